@@ -208,3 +208,14 @@ def test_copies_and_structured_arrays() -> None:
         return table["a"], copy.copy(a) + x.shape[0], deep, np.delete(a, 1), np.block([a, a])
 
     check(f, (torch.ones(2), np.arange(3.0)), breaks=None)
+
+
+def test_indices_of_data_and_other_conversions() -> None:
+    def f(a, t):
+        top = a.ravel()[a.argmax()], a[np.argmax(a[:, 0])], np.argwhere(a > 0), np.diag(a)
+        plain = a.astype(a.dtype, copy=False) * 2, "%.2f" % a.mean(), round(a.mean(), 2)
+        row = np.sort(a[0])
+        found = np.searchsorted(row, a), np.select([a > 1, a < 0], [a, -a], default=7)
+        return top, plain, found, torch.asarray(a) + t, torch.Tensor(a), torch.FloatTensor(a) * 2
+
+    check(f, (np.arange(12.0).reshape(3, 4) - 5, torch.ones(4)), graphs=1, breaks=0)

@@ -27,7 +27,7 @@ class EarlyEnds:
         self.retained: list[tuple[Any, int]] = []
         """Tensors made inside on which `retain_grad` was called, and the steps that did."""
         self.copied_views: list[Any] = []
-        """Arrays that share memory with others in NumPy but not here (`values/numpy_arrays`)."""
+        """Arrays that share memory with others in NumPy only (`values/tensors/copied_views`)."""
         self._generators: list[tuple[Any, int]] = []
         """Generators, and the steps that made them."""
         self._inference_starts: list[Restart] = []

@@ -27,6 +27,27 @@ def _array(array: torch.Tensor, dtype: torch.dtype | None = None, copy: bool | N
     return made.reshape(*[1] * (ndmin - made.dim()), *made.shape) if ndmin > made.dim() else made
 
 
+def _full(shape: Any, value: Any, dtype: torch.dtype | None = None, **options: Any
+          ) -> torch.Tensor:
+    kind = _KINDS.get(type(value), None) if dtype is None else dtype
+    filled = torch.as_tensor(value, dtype=kind)
+    return filled.expand(shape if isinstance(shape, (tuple, list)) else (shape,)).clone(
+        memory_format=torch.contiguous_format)
+
+
+_KINDS: Final = {bool: torch.bool, int: torch.int64, float: torch.float64,
+                 complex: torch.complex128}
+
+
+def _diag(array: torch.Tensor, k: int = 0) -> torch.Tensor:
+    return torch.diag(array, k) if array.dim() == 1 else torch.diagonal(array, k)
+
+
+def _astype(array: torch.Tensor, dtype: torch.dtype, order: str = "K", casting: str = "unsafe",
+            subok: bool = True, copy: bool = True) -> torch.Tensor:
+    return array.to(dtype)
+
+
 def _sign(array: torch.Tensor) -> torch.Tensor:
     return torch.where(array != array, array, torch.sign(array))
 
@@ -230,6 +251,22 @@ def _as_strided(array: torch.Tensor, shape: Any = None, strides: Any = None, sub
     return array.as_strided(shape, steps, array.storage_offset())
 
 
+def _searchsorted(array: torch.Tensor, values: Any, side: str = "left", sorter: None = None
+                  ) -> torch.Tensor:
+    """NaNs are greater than all numbers."""
+    if sorter is not None:
+        raise NotImplementedError
+    values = torch.as_tensor(values)
+    kind = torch.promote_types(array.dtype, values.dtype)
+    array, values = array.to(kind), values.to(kind)
+    missing = array.isnan()
+    found = torch.searchsorted(array.where(~missing, math.inf) if kind.is_floating_point else array,
+                               values.contiguous(), side=side)
+    numbers = len(array) - missing.sum()
+    last = len(array) if side == "right" else numbers
+    return torch.where(values.isnan(), last, found.clamp(max=numbers))
+
+
 def _unravel_index(index: torch.Tensor, shape: tuple[int, ...], order: str = "C"
                    ) -> tuple[torch.Tensor, ...]:
     found = []
@@ -245,6 +282,7 @@ def _cumulative(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _outer(name: str) -> Callable[..., Any]:
     def outer(left: torch.Tensor, right: torch.Tensor) -> Any:
+        left, right = torch.as_tensor(left), torch.as_tensor(right)
         return operation(name)(left.reshape(*left.shape, *[1] * right.dim()), right)
 
     return outer
@@ -277,11 +315,14 @@ OWN.update({
     "asanyarray": functools.partial(_array, copy=None),
     "cbrt": _cbrt,
     "copyto": _copyto,
+    "diag": _diag,
     "fmod": _of_integers(torch.fmod),
+    "full": _full,
     "interp": _interp,
     "lib.stride_tricks.as_strided": _as_strided,
     "lib.stride_tricks.sliding_window_view": _windows,
     "median": _median,
+    "method.astype": _astype,
     "method.copy": lambda array, order="C": array.clone(),
     "method.sort": _sort,
     "nanmax": _nan_reduction("max", -math.inf),
@@ -294,6 +335,7 @@ OWN.update({
     "partition": _partition("partition"),
     "percentile": _percentile,
     "quantile": _quantile,
+    **dict.fromkeys(("method.searchsorted", "searchsorted"), _searchsorted),
     "sign": _sign,
     "unravel_index": _unravel_index,
     **dict.fromkeys(("argsort", "method.argsort"), _argsort),

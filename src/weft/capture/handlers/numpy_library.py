@@ -173,6 +173,13 @@ def _from_numpy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("unknown-c-function", "torch.from_numpy of this value")
 
 
+@rule(torch.asarray)
+def _asarray(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if isinstance(args[0], ArrayValue):
+        return _sharing(tx, args[0], kwargs)
+    return run(tx, "call_function", torch.asarray, args, kwargs)
+
+
 def _or_of_array(
     function: Any, of_array: Callable[[Any, ArrayValue, Kwargs], SymbolicValue]
 ) -> None:

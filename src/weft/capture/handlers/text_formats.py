@@ -58,6 +58,8 @@ def _join(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(texts.written_by)
 def _written_by(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     value, directive = args[0], args[1].constant()
+    if directive[-1] in "diouxXeEfFgG":
+        value = value.plain_number(tx)
     if isinstance(value, SymbolicNumberValue) and _fits(value.python_type(), directive):
         return TextValue(tx, (WrittenPart(texts.written_by, value, (directive,)),))
     if isinstance(value, TextValue) and directive == "%s":

@@ -337,6 +337,8 @@ def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symb
         sizes = args[0].all(tx)
     if not kwargs and all(value.python_type() is int for value in sizes):
         return run(tx, "call_function", torch.empty, [TupleValue(sizes)], named)
+    if not kwargs and len(args) == 1 and args[0].python_type() is numpy.ndarray:
+        return tx.wrap_fixed(torch.as_tensor, "as_tensor").call(tx, args, named)
     if kwargs or len(args) != 1 or args[0].python_type() not in (list, tuple, range):
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
     return _tensor(tx, args, named)

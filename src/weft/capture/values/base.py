@@ -132,6 +132,10 @@ class SymbolicValue:
         """`self op other` (reflected: `other op self`), or None if the type does not define it."""
         return None
 
+    def plain_number(self, tx: Interpreter) -> SymbolicValue:
+        """The value itself, or the Python number in a NumPy scalar of unknown value."""
+        return self
+
     # -- what becomes of it -----------------------------------------------------------------------
 
     def proxy(self, tx: Interpreter) -> Any:

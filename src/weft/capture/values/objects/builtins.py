@@ -169,6 +169,8 @@ class BuiltinValue(SymbolicValue):
             raise graph_break("unknown-c-function", detail) from error
 
     def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if self.function.__module__ == "math":
+            args = [arg.plain_number(tx) for arg in args]
         number = math_of_number(tx, self.function, args, kwargs)
         if number is not None:
             return number

@@ -9,19 +9,15 @@ no tensors as long as they need not be (`known_arrays`).
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy
 import torch
-from torch import fx
 
 from weft.capture import numpy_calls
 from weft.capture.breaks import GraphBreak, graph_break
-from weft.capture.graph import version_of
 from weft.capture.numpy_models import Blank, Tried, try_out
 from weft.capture.operations import plain_operator
 from weft.capture.source import Source
@@ -39,6 +35,7 @@ from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.classes import ClassValue
 from weft.capture.values.registry import wraps
+from weft.capture.values.tensors.copied_views import note_copy, storages
 from weft.capture.values.tensors.known_arrays import (
     Memory,
     contents,
@@ -173,6 +170,9 @@ class ArrayValue(SymbolicValue):
         """The Python number in an array of one element."""
         return run(tx, "call_method", "item", [self.shared(tx)], {})
 
+    def plain_number(self, tx: Interpreter) -> SymbolicValue:
+        return self.as_number(tx) if self.scalar else self
+
     def _number(self, tx: Interpreter) -> SymbolicValue:
         """What torch functions take instead of a NumPy scalar; they refuse or convert arrays
         themselves."""
@@ -241,6 +241,8 @@ class ArrayValue(SymbolicValue):
             return call_numpy(tx, f"method.{name}", [self, *args], kwargs)
         if name in _UNARY:
             return call_numpy(tx, f"operator.{name.strip('_')}", [self], {})
+        if name == "__round__" and args and self.scalar:
+            return call_numpy(tx, "method.round", [self, *args], kwargs)
         if name.startswith("__") and name.strip("_") in _DUNDERS:
             return tx.binary(_DUNDERS[name.strip("_")], self, args[0])
         if name in ("item", "tolist") and not args and not kwargs:
@@ -280,6 +282,7 @@ class ArrayValue(SymbolicValue):
 
     def _select(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         """`self[key]` where the key has numbers that differ between calls."""
+        key = _plain_index(tx, key)
         items = key.items if isinstance(key, TupleValue) else [key]
         scalar = len(items) == len(self.shape()) and not any(
             isinstance(tx.force(item), SliceValue) for item in items)
@@ -295,7 +298,7 @@ class ArrayValue(SymbolicValue):
         if self.scalar:
             raise tx.error(TypeError, "NumPy scalars cannot be changed")
         if _is_symbolic(tx, key) and not self.readonly:
-            self.shared(tx).setitem(tx, key, _operand(tx, value))
+            self.shared(tx).setitem(tx, _plain_index(tx, key), _operand(tx, value))
             return
         call_numpy(tx, "operator.setitem", [self, key, value], {})
 
@@ -358,10 +361,24 @@ class FlatValue(SymbolicValue):
 
 
 def _is_symbolic(tx: Interpreter, key: SymbolicValue) -> bool:
-    """Whether a basic index has a symbolic int."""
+    """Whether a basic index has an int that differs between calls."""
     items = [tx.force(item) for item in key.items] if isinstance(key, TupleValue) else [key]
-    return any(isinstance(item, SymbolicNumberValue) for item in items) and all(
-        isinstance(item, (SymbolicNumberValue, ConstantValue, SliceValue)) for item in items)
+    varies = [_is_int(item) for item in items]
+    return any(varies) and all(
+        one or isinstance(item, (ConstantValue, SliceValue))
+        for item, one in zip(items, varies, strict=True))
+
+
+def _is_int(value: SymbolicValue) -> bool:
+    return isinstance(value, SymbolicNumberValue) or (
+        isinstance(value, ArrayValue) and value.scalar and value.dtype.kind == "i")
+
+
+def _plain_index(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+    """The index with numbers instead of NumPy scalars."""
+    if isinstance(key, TupleValue):
+        return TupleValue([_plain_index(tx, tx.force(item)) for item in key.items])
+    return key.plain_number(tx)
 
 
 def _is_one(example: torch.Tensor) -> bool:
@@ -439,13 +456,13 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
         operands[1:] = [_apart(tx, one, operands[0]) for one in operands[1:]]
     result = run(tx, "call_function", numpy_calls.operation(path), operands, named)
     constants = [a for a in args if isinstance(a, ArrayValue) and a.known is not None]
-    if constants and _storages(_tensors(result)) & _storages(
+    if constants and storages(_tensors(result)) & storages(
             array.read(tx).example for array in constants):
         for array in constants:
             array.shared(tx)
         return call_numpy(tx, path, args, kwargs)
     if tried is not None and tried.shares_memory:
-        _note_copy(tx, operands, result)
+        note_copy(tx, operands, _tensors(result))
     if tried is not None and not tried.shares_memory and not _writes(path):
         result = _apart(tx, result, *operands)
     same = _returned_argument(args, result)
@@ -545,8 +562,8 @@ def _stacked(tx: Interpreter, value: SymbolicValue, dtype: torch.dtype) -> Symbo
 
 def _apart(tx: Interpreter, value: SymbolicValue, *others: SymbolicValue) -> SymbolicValue:
     """The tensors in a value, copied if they share memory with the others."""
-    taken = _storages(one.example for one in others if isinstance(one, TensorValue))
-    if isinstance(value, TensorValue) and _storages([value.example]) & taken:
+    taken = storages(one.example for one in others if isinstance(one, TensorValue))
+    if isinstance(value, TensorValue) and storages([value.example]) & taken:
         return run(tx, "call_method", "clone", [value], {})
     if isinstance(value, (TupleValue, ListValue)) and any(map(_is_tensor, value.items)):
         return type(value)([_apart(tx, item, *others) for item in value.items])
@@ -603,55 +620,6 @@ def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     return python_object(tx, value)
 
 
-@final
-class CopiedView:
-    """A result that is a view in NumPy and a copy in the graph, such as a reversed array."""
-
-    def __init__(self, step: int, taken: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        self.step = step
-        self._taken, self._made = taken, made
-        self._versions = self._now()
-
-    def _now(self) -> list[int]:
-        return [version_of(one) for one in (*self._taken, *self._made)]
-
-    def _differs(self, nodes: Iterable[fx.Node]) -> bool:
-        """Whether the copy is written to, or used after a write to what it is a copy of."""
-        taken, made, stale = _storages(self._taken), _storages(self._made), False
-        for node in itertools.dropwhile(
-                lambda node: not _storages([node.meta.get("example_value")]) & made, nodes):
-            given = [_storages([one.meta.get("example_value")]) for one in node.all_input_nodes]
-            read = any(one & made for one in given)
-            if node.meta.get("effect"):
-                stale = stale or any(one & taken for one in given[:1])
-                if given and given[0] & made:
-                    return True
-            elif read and stale:
-                return True
-        return False
-
-    def shows(self, tx: Interpreter, emit: Emitter) -> bool:
-        """Whether the difference can be noticed: one of the two was written to, or both outlive the
-        graph."""
-        if self._now() != self._versions and self._differs(tx.builder.graph.nodes):
-            return True
-        left = _storages(node.meta.get("example_value") for node in emit.outputs)
-        before = _storages(one.node.meta.get("example_value") for one in tx.builder.inputs)
-        return bool(_storages(self._made) & left and _storages(self._taken) & (left | before))
-
-
-def _storages(values: Iterable[Any]) -> set[int]:
-    return {value.untyped_storage()._cdata for value in values
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided}
-
-
-def _note_copy(tx: Interpreter, args: Args, result: SymbolicValue) -> None:
-    taken = [a.example for a in args if isinstance(a, TensorValue)]
-    made = _tensors(result)
-    if not _storages(made) <= _storages(taken):
-        tx.early_ends.copied_views.append(CopiedView(tx.breaking_step(), taken, made))
-
-
 def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue:
     """The operation's result as arrays and scalars, with NumPy's types if those are known."""
     if isinstance(value, TensorValue):
@@ -697,7 +665,9 @@ def _is_fixed(size: Any, number: int) -> bool:
 
 def _in_order(strides: tuple[Any, ...], order: list[int]) -> bool:
     steps = [strides[at] for at in order]
-    hints = [step if type(step) is int else step.node.hint for step in steps]
+    if any(type(step) is not int and not is_hinted(step) for step in steps):
+        return True
+    hints = [step if type(step) is int else int(step.node.hint) for step in steps]
     return hints == sorted(hints, reverse=True)
 
 
