@@ -46,7 +46,7 @@ from weft.shapes.algebra.relation import (
     rewrite,
     substitute,
 )
-from weft.shapes.context_state import DataQuestions, FloatQuestions
+from weft.shapes.context_state import DataQuestions, FloatQuestions, NodeMemo
 from weft.shapes.guard import AnyCondition, ShapeGuard, opposite
 from weft.shapes.named import NamedSizes
 from weft.shapes.symnode import SymNode, UndecidedValue, expr_of
@@ -94,27 +94,16 @@ class ShapeContext:
         self.unbacked_symbols = Unbacked()
         self.in_operator = 0
         self._suppressed = 0
-        self._init_memory()
-        # torch: what it reads of its own `ShapeEnv`.
-        self.allow_scalar_outputs = data_dependent
-        self.allow_dynamic_output_shape_ops = data_dependent
-        self.fake_tensor_cache: dict[object, object] = {}
-
-    def _init_memory(self) -> None:
-        """Caches of symbols, nodes and answers."""
         self._shared: dict[Hashable, Expr] = {}
         self._counts: dict[str, int] = {}
         self._parts: dict[FloatSymbol, Callable[[], tuple[Expr, Expr] | None]] = {}
         self._hinted: dict[IntExpr, int | None] = {}
         self._float_answers: dict[FloatRelation, bool] = {}
-        self._nodes: dict[object, SymNode] = {}
-        self._layouts: dict[tuple[object, ...], Condition] = {}
-        self.results: dict[tuple[object, SymNode, SymNode], SymNode] = {}
-        """Caches of `SymNode`: sums, differences and products by operation and operands."""
-        self.comparisons: dict[tuple[str, SymNode, SymNode], Condition] = {}
-        """A cache of comparisons, without the answers, which may change as facts are learned."""
-        self.known_counts: dict[Hashable, Any] = {}
-        self.kept: list[object] = []
+        self.memo = NodeMemo()
+        # torch: what it reads of its own `ShapeEnv`.
+        self.allow_scalar_outputs = data_dependent
+        self.allow_dynamic_output_shape_ops = data_dependent
+        self.fake_tensor_cache: dict[object, object] = {}
 
     # -------------------------------------------------------------------- making symbols
 
@@ -246,9 +235,9 @@ class ShapeContext:
 
     def int_node(self, value: IntExpr) -> SymNode:
         key = value if isinstance(value, Expr) else (int, value)
-        node = self._nodes.get(key)
+        node = self.memo.nodes.get(key)
         if node is None:
-            node = self._nodes[key] = SymNode(self, value, int)
+            node = self.memo.nodes[key] = SymNode(self, value, int)
         return node
 
     def bool_node(self, value: AnyCondition) -> SymNode:
@@ -257,9 +246,9 @@ class ShapeContext:
             decided = self.facts.decide(value)
             known = value if decided is None else decided
         key = (bool, known) if isinstance(known, bool) else known
-        node = self._nodes.get(key)
+        node = self.memo.nodes.get(key)
         if node is None:
-            node = self._nodes[key] = SymNode(self, known, bool)
+            node = self.memo.nodes[key] = SymNode(self, known, bool)
         return node
 
     def float_node(self, value: FloatValue) -> SymNode:
@@ -271,9 +260,9 @@ class ShapeContext:
     ) -> SymNode:
         """The answer to a question about a tensor's layout; cached, because it is asked often."""
         key = (question, sizes, strides)
-        condition = self._layouts.get(key)
+        condition = self.memo.layouts.get(key)
         if condition is None:
-            condition = self._layouts[key] = question(sizes, strides, self._rank)
+            condition = self.memo.layouts[key] = question(sizes, strides, self._rank)
         return self.bool_node(self._for_large_sizes(condition))
 
     def _for_large_sizes(self, condition: Condition) -> Condition:

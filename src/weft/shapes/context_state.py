@@ -1,19 +1,23 @@
-"""How a `ShapeContext` answers while operators run: about data, and about floats made of sizes.
+"""Parts of a `ShapeContext`: how it answers while operators run, and the nodes it has made.
 
-Place in the pipeline: parts of `context.ShapeContext`. Capture and aot set them around the
-operators that they run; the context reads them when an operator asks.
+Place in the pipeline: below `context`. Capture and aot set `DataQuestions` and `FloatQuestions`
+around the operators that they run; the context reads them when an operator asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from weft.shapes.algebra.floats import FloatValue
+from weft.shapes.algebra.relation import Condition
 from weft.shapes.carried_floats import CarriedFloats
+
+if TYPE_CHECKING:
+    from weft.shapes.symnode import SymNode
 
 
 def _nothing_to_note() -> None:
@@ -50,6 +54,26 @@ class DataQuestions:
     """How often an operator used known data: its result must not be cached."""
     bool_answer: bool | None = None
     """The answer about bools that depend on data that is being tried."""
+    known_counts: dict[Hashable, Any] = field(default_factory=dict)
+    """Sizes of results that depend on data: the same of the same tensor
+    (`fakes/data_dependent.py`)."""
+    kept: list[object] = field(default_factory=list)
+    """Tensors in the keys of `known_counts`, whose ids so stay unique."""
+
+
+@final
+@dataclass(slots=True)
+class NodeMemo:
+    """The nodes made so far, which operators ask for again and again."""
+
+    nodes: dict[object, SymNode] = field(default_factory=dict)
+    """By value."""
+    results: dict[tuple[object, SymNode, SymNode], SymNode] = field(default_factory=dict)
+    """Sums, differences and products, by operation and operands."""
+    comparisons: dict[tuple[str, SymNode, SymNode], Condition] = field(default_factory=dict)
+    """Comparisons, without the answers, which may change as facts are learned."""
+    layouts: dict[tuple[object, ...], Condition] = field(default_factory=dict)
+    """Questions about layouts, without the answers."""
 
 
 @final

@@ -58,7 +58,7 @@ def _arithmetic(operation: Callable[[IntExpr, IntExpr], IntExpr]) -> Binary:
     def method(self: SymNode, other: SymNode) -> SymNode:
         if self.pytype is not int:
             return self._float(operation.__name__, other)
-        results = self.shape_env.results
+        results = self.shape_env.memo.results
         key = (operation, self, other)
         node = results.get(key)
         if node is None:
@@ -420,7 +420,7 @@ class SymNode:
     def _compare(self, op: str, other: SymNode) -> SymNode:
         left, right = self.value, other.value
         if self.pytype is int and other.pytype is int:
-            comparisons = self.shape_env.comparisons
+            comparisons = self.shape_env.memo.comparisons
             key = (op, self, other)
             condition = comparisons.get(key)
             if condition is None:

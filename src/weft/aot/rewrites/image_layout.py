@@ -336,8 +336,7 @@ class _Layout:
             source: Any = node.args[0]
             return source.meta["val"][node.args[1]]
         assert isinstance(node.target, OpOverload)
-        args, kwargs = _plain(node.args), {k: _plain(v) for k, v in node.kwargs.items()}
-        return self.evaluator.run(node.target, args, kwargs).value
+        return self.evaluator.run(node.target, node.args, node.kwargs).value
 
     def _restored(self, node: Any) -> Any:
         """A value in the layout of the traced graph."""
@@ -376,13 +375,6 @@ class _Layout:
 
 def _is_on_gpu(node: Any) -> bool:
     return bool(node.meta["val"].device.type != "cpu")
-
-
-def _plain(value: Any) -> Any:
-    """Plain lists instead of fx's immutable ones."""
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return tuple(_plain(v) for v in value) if isinstance(value, tuple) else value
 
 
 def _is_product(weight: Any, options: Sequence[Any]) -> bool:

@@ -76,14 +76,14 @@ def _count(
     counted = None if of is None else context.from_known_data(of, lambda data: int(count(data)))
     if counted is not None:
         return counted
-    known = None if key is None else context.known_counts.get(key)
+    known = None if key is None else context.data.known_counts.get(key)
     if known is None:
         limit = most if type(most) is int else INF
         known = context.unbacked(origin, lo=0, hi=limit)
         if type(most) is not int:
             context.facts.learn(ge(expr_of(most), expr_of(known)))
         if key is not None:
-            context.known_counts[key] = known
+            context.data.known_counts[key] = known
     return known
 
 
@@ -91,7 +91,7 @@ def _identity(context: ShapeContext, tensor: FakeTensor, what: str) -> Any:
     """A key for a tensor's current content, for fakes that stand for one tensor each."""
     if not context.data.fakes_are_tensors or tensor.is_inference():
         return None
-    context.kept.append(tensor)  # so that its id stays unique
+    context.data.kept.append(tensor)  # so that its id stays unique
     return what, id(tensor), tensor._version
 
 
@@ -380,11 +380,11 @@ def _item(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping
     if number is not None:
         return number
     key = _identity(context, x, "item")
-    known = None if key is None else context.known_counts.get(key)
+    known = None if key is None else context.data.known_counts.get(key)
     if known is None:
         known = _number(context, x.dtype)
         if key is not None:
-            context.known_counts[key] = known
+            context.data.known_counts[key] = known
     return known
 
 
