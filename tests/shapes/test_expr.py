@@ -189,3 +189,11 @@ def test_what_is_padded_or_cut_to_a_multiple_is_one() -> None:
     for value in range(2, 40):
         assert ex.subs(padded, {n: value}) == -(-value // 8) * 8
         assert ex.subs(cut, {n: value}) == value // 8 * 8
+
+
+def test_sums_are_padded_to_a_multiple_like_symbols() -> None:
+    n = symbol("n", 2)
+    rows = n // 8 + 1
+    padded = rows + (4 - rows % 4) % 4
+    assert padded % 4 == 0 and padded // (padded // 4) == 4
+    assert (n // 4 + (n // 4) % 2) % 2 == 0

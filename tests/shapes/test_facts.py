@@ -36,6 +36,7 @@ VALUES = st.one_of(
     LINEAR,
     st.builds(lambda e, d: ex.mod(e, d), LINEAR, st.sampled_from([2, 3, 4])),
     st.builds(lambda e, d: ex.floor_div(e, d), LINEAR, st.sampled_from([2, 4])),
+    st.builds(lambda e, d: ex.mod(ex.floor_div(e, 2) + d, 3), LINEAR, st.integers(0, 2)),
     st.builds(ex.minimum, LINEAR, LINEAR),
     st.just(N * M),
 )
@@ -342,3 +343,10 @@ def test_a_divisor_that_equals_a_remainder_is_not_tried_at_zero() -> None:
     facts = Facts()
     facts.learn(eq(u, n % 6))
     assert facts.decide(ge(n // u, n)) is None
+
+
+def test_an_odd_quotient_tells_how_what_is_divided_is_rounded() -> None:
+    facts, n = Facts(), symbol("n", 2)
+    facts.learn(rel.ne((n // 4 + 1) % 2, 0))  # windows of a padded image
+    assert facts.decide(eq((n + 4) // 8, n // 8))
+    assert facts.decide(eq((n // 4) % 2, 0))

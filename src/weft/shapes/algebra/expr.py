@@ -309,8 +309,8 @@ def _product(monomial: Monomial, coefficient: int) -> IntExpr:
 
 
 def _rejoin(value: Expr) -> IntExpr:
-    """Undo splits: ``d*(x//d) + x%d`` is ``x``; ``m*(x//m%k) + x%m`` is ``x % (m*k)``; ``x - x%d``
-    is ``d*(x//d)``; ``x + (-x)%d`` (padding) is ``-d*(-x//d)``."""
+    """``d*(x//d) + x%d`` is ``x``; ``m*(x//m%k) + x%m`` is ``x % (m*k)``; ``x - x%d`` is
+    ``d*(x//d)``; ``x + (-x)%d`` (padding) is ``-d*(-x//d)``; ``x + x%2`` is ``2*x - 2*(x//2)``."""
     for monomial, coefficient in value.terms.items():
         for position, atom in enumerate(monomial):
             if type(atom) is not Mod:
@@ -327,6 +327,8 @@ def _partners(atom: Mod, rest: IntExpr) -> Iterator[tuple[IntExpr, IntExpr]]:
     """Terms that together with ``rest * atom`` make one simpler expression, and that expression."""
     multiple = rest * atom.right * floor_div(atom.left, atom.right)
     yield from ((multiple, rest * atom.left), (-rest * atom.left, -multiple))
+    if atom.right == 2:
+        yield rest * atom.left, 2 * rest * atom.left - multiple
     inner = atom.left.atom if isinstance(atom.left, Expr) else None
     if isinstance(inner, FloorDiv) and isinstance(inner.right, int):
         scale, left_over = _split_multiples(rest, inner.right)
@@ -336,14 +338,12 @@ def _partners(atom: Mod, rest: IntExpr) -> Iterator[tuple[IntExpr, IntExpr]]:
 
 
 def _without_terms(value: Expr, monomial: Monomial, partner: IntExpr) -> IntExpr | None:
-    """``value`` without the term of ``monomial`` and ``partner``; None if it has no such term."""
-    if not isinstance(partner, Expr) or partner.const or len(partner.terms) != 1:
+    """``value`` without the term of ``monomial`` and ``partner``; None if it has no such terms."""
+    if (not isinstance(partner, Expr) or monomial in partner.terms
+            or any(value.terms.get(m) != c for m, c in partner.terms.items())):
         return None
-    ((other, coefficient),) = partner.terms.items()
-    if other == monomial or value.terms.get(other) != coefficient:
-        return None
-    kept = {m: c for m, c in value.terms.items() if m not in (monomial, other)}
-    return _build(value.const, kept)
+    kept = {m: c for m, c in value.terms.items() if m not in (monomial, *partner.terms)}
+    return _build(value.const - partner.const, kept)
 
 
 # ------------------------------------------------------------------------------ bounds

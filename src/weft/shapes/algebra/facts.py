@@ -34,7 +34,7 @@ from __future__ import annotations
 from math import gcd
 from typing import final
 
-from weft.shapes.algebra.atoms import Mod, Symbol
+from weft.shapes.algebra.atoms import FloorDiv, Mod, Symbol
 from weft.shapes.algebra.expr import (
     Expr,
     IntExpr,
@@ -231,7 +231,9 @@ class Facts:
     def _learn_not_equal(self, fact: Relation) -> None:
         self._not_zero.add(fact.expr)
         low, high = bounds(fact.expr)
-        if low == 0:
+        if high - low == 1:  # it has two values
+            self._learn_viewed(relation(EQ, fact.expr - low - high))
+        elif low == 0:
             self._learn_viewed(relation(GE, fact.expr - 1))
         elif high == 0:
             self._learn_viewed(relation(GE, -fact.expr - 1))
@@ -269,17 +271,21 @@ class Facts:
             self._learn_viewed(relation(GE, limits.hi - value))
 
     def _solve_multiple(self, expr: Expr) -> tuple[Expr, IntExpr] | None:
-        """For ``(a * symbol + b) % k == 0`` with ``a`` coprime to ``k``: the symbol and ``k * q +
-        c``."""
-        atom = expr.atom
-        if not isinstance(atom, Mod):
+        """For ``(a * symbol + b) % k == c`` with ``a`` coprime to ``k``: the symbol and ``k * q +
+        d``."""
+        atom, sign, remainder = single_atom(expr) or (None, 0, 0)
+        if not isinstance(atom, Mod) or abs(sign) != 1:
             return None
-        if isinstance(atom.right, Expr):
-            return self._solve_symbolic_multiple(atom.left, atom.right)
-        if atom.right <= 0 or len(symbols(atom.left)) != 1:
+        left, k = atom.left + sign * remainder, atom.right
+        if isinstance(k, Expr):
+            return None if remainder else self._solve_symbolic_multiple(left, k)
+        if k <= 0 or len(symbols(left)) != 1:
             return None
-        (variable,) = symbols(atom.left)
-        k, (slope, rest) = atom.right, split_linear(atom.left, variable) or (variable, variable)
+        divided = single_atom(left)
+        if divided is not None and isinstance(divided[0], FloorDiv):
+            return self._solve_multiple_quotient(divided[0], *divided[1:], k)
+        (variable,) = symbols(left)
+        slope, rest = split_linear(left, variable) or (variable, variable)
         if not (isinstance(slope, int) and isinstance(rest, int) and gcd(slope, k) == 1):
             return None
         offset = -rest * pow(slope, -1, k) % k
@@ -289,6 +295,23 @@ class Facts:
         quotient = self._quotient(
             (variable - offset) // k, low, INF if high >= INF else (high - offset) // k)
         return variable, k * quotient + offset
+
+    def _solve_multiple_quotient(
+        self, atom: FloorDiv, slope: int, rest: int, k: int
+    ) -> tuple[Expr, IntExpr] | None:
+        """For ``((symbol + b) // d + c) % k == 0``: the symbol and ``d * k * q + r + offset``,
+        where ``r`` is below ``d``."""
+        (variable,), d = symbols(atom.left), atom.right
+        shift = atom.left - variable
+        if not (slope == 1 and isinstance(d, int) and isinstance(shift, int)) or d < 1:
+            return None
+        limits, start = symbol_of(variable), d * (-rest % k) - shift
+        if limits.lo <= -INF or not isinstance(limits.hi, int):
+            return None
+        high = INF if limits.hi >= INF else (limits.hi - start) // (d * k)
+        whole = self._quotient((variable - start) // (d * k), (limits.lo - start) // (d * k), high)
+        small = self._quotient((variable + shift) % d, 0, d - 1)
+        return variable, d * k * whole + small + start
 
     def _solve_symbolic_multiple(self, left: IntExpr, right: Expr) -> tuple[Expr, IntExpr] | None:
         """For ``symbol % right == 0``, both positive: the symbol and ``right * q``."""
