@@ -376,6 +376,30 @@ def test_inference_mode_whose_tensors_stay_inside_is_part_of_the_graph():
     check(f, (torch.ones(2, 3),), graphs=1, breaks=0)
 
 
+def test_a_graph_in_inference_mode_as_a_whole():
+    linear = nn.Linear(3, 3)
+    kept = torch.zeros(4, 3)
+
+    @torch.inference_mode()
+    def f(x, at):
+        kept[at : at + 2] = linear(x)
+        with torch.inference_mode():
+            return kept[:at] + 1, kept.sum(0), linear.weight.t(), x
+
+    def later(x):
+        out = f(x, 2)
+        return out[0].is_inference(), out[1], out[2].requires_grad, torch.is_grad_enabled()
+
+    def mixed(x):
+        before = linear(x)
+        return before, f(x, 1)[1], torch.is_inference_mode_enabled()
+
+    check(f, (torch.ones(2, 3), 1), graphs=1, breaks=0)
+    check(later, (torch.ones(2, 3),), graphs=1, breaks=0)
+    check(mixed, (torch.ones(2, 3),), breaks=None)
+    assert weft.compile(f, fullgraph=True)(torch.ones(2, 3), 1)[0].is_inference()
+
+
 def test_tensors_made_in_inference_mode_are_inference_tensors_outside():
     linear = nn.Linear(3, 3)
 

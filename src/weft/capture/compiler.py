@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-from torch import fx
+from torch import fx, inference_mode
 
 from weft import _frame
 from weft._torch import are_functorch_transforms_active, dispatch_mode_depth, forward_ad_level
@@ -359,7 +359,12 @@ class FrameCompiler:
         written = written_inputs(module.graph) if has_checks(module.graph) else ()
         if written:
             module.meta["restored"] = written
-        compiled = self._compiled(module, [item.example for item in inputs])
+        examples = [item.example for item in inputs]
+        if tx.early_ends.all_in_inference:
+            with inference_mode():
+                compiled = inference_mode()(self._compiled(module, examples))
+        else:
+            compiled = self._compiled(module, examples)
         events.count("graphs")
         return restored_on_error(compiled, module), inputs
 

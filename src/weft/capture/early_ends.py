@@ -33,6 +33,11 @@ class EarlyEnds:
         self._inference_starts: list[Restart] = []
         """For each step that sets inference mode, the restart that ends the graph before it. Until
         then the region is captured without gradients."""
+        self._inference_calls: tuple[int, int] | None = None
+        """How many operators the graph had when the program entered inference mode, and when it
+        left it again."""
+        self.all_in_inference = False
+        """Whether the graph runs in inference mode as a whole."""
 
     def note_generator(self, tx: Interpreter, value: Any) -> None:
         """Record that the current call made a generator."""
@@ -44,6 +49,13 @@ class EarlyEnds:
         signal = tx.graph_break("state", "tensors that inference mode made")
         signal.stack = tx.stack()
         self._inference_starts.append(Restart(tx.breaking_step(), signal))
+        if not tx.state.inference:
+            self._inference_calls = (tx.builder.n_calls, -1)
+
+    def note_inference_end(self, tx: Interpreter) -> None:
+        """Record that the program left an inference mode."""
+        if not tx.state.inference and self._inference_calls is not None:
+            self._inference_calls = (self._inference_calls[0], tx.builder.n_calls)
 
     def restart(self, tx: Interpreter, emit: Emitter) -> Restart | None:
         """The restart that ends the graph earlier, or None if it can stay as it is."""
@@ -81,9 +93,13 @@ class EarlyEnds:
     def _early_inference(self, tx: Interpreter, outputs: Iterable[Any]) -> Restart | None:
         """The restart that ends the graph before inference mode is set, or None.
 
-        It is needed if the rest of the program runs in that mode or receives tensors made there.
+        It is needed if the rest of the program runs in that mode or receives tensors made there,
+        unless all operators of the graph are in the region: then it runs in that mode.
         """
-        shown = [node.meta["example_value"] for node in outputs]
-        leaves = tx.end.in_inference or any(
-            isinstance(one, torch.Tensor) and one.is_inference() for one in shown)
+        shown = [one for node in outputs
+                 if isinstance(one := node.meta["example_value"], torch.Tensor)]
+        made = any(one.is_inference() for one in shown)
+        self.all_in_inference = (
+            made and not tx.end.in_inference and self._inference_calls == (0, tx.builder.n_calls))
+        leaves = (made or tx.end.in_inference) and not self.all_in_inference
         return self._inference_starts[0] if self._inference_starts and leaves else None

@@ -477,11 +477,12 @@ def _inference_region(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) ->
 
 @rule(contexts.switch_inference)
 def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Tensors made in that mode stay inside the graph (`EarlyEnds`), where it only
-    means that nothing has a gradient."""
+    """Unless the whole graph runs in that mode (`EarlyEnds`), tensors made there stay inside it,
+    where it only means that nothing has a gradient."""
     mode = args[0].constant()
     if mode is None:
         tx.state.leave_inference()
+        tx.early_ends.note_inference_end(tx)
     else:
         tx.early_ends.note_inference(tx)
         tx.state.enter_inference(mode)
