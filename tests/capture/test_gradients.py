@@ -210,6 +210,20 @@ def gradient_penalty():
 
 
 @program
+def adapted_weights():
+    model = mlp()
+
+    def f(x):
+        weights = dict(model.named_parameters())
+        loss = torch.func.functional_call(model, weights, (x,)).square().mean()
+        steps = torch.autograd.grad(loss, weights.values(), create_graph=True)
+        adapted = {k: w - 0.1 * g for (k, w), g in zip(weights.items(), steps, strict=True)}
+        torch.func.functional_call(model, adapted, (x,)).sum().backward()
+
+    return f, state(model)
+
+
+@program
 def gradients_read_and_set():
     w = torch.randn(4, requires_grad=True)
 

@@ -82,7 +82,8 @@ class DoubleBackward:
             given[i] = given[i].clone()
         given = given[: self.n_inputs]
         with self.autocast:
-            result = self.gm.forward(*given) if cuts is None else self.cut_graph(cuts, *given)
+            result = (self.gm.forward(*given) if cuts is None  # a call of a module is captured
+                      else self.cut_graph.forward(cuts, *given))
         if cuts is None:
             return tree_flatten(result)[0], ends
         cuts.run = tree_flatten(result)[0], [*ends, *(cuts.tensors[k] for k in self.inner)]

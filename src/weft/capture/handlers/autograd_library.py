@@ -187,17 +187,19 @@ def _in_own_memory(tx: Interpreter, leaf: TensorValue, gradient: TensorValue,
 
 @rule(torch.autograd.grad)
 def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
+    names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
+             "allow_unused", "is_grads_batched", "materialize_grads")
     given = dict(zip(names, args, strict=False)) | kwargs
     check_anomaly_mode(tx)
-    outputs = _as_list(tx, given["outputs"])
-    for value in _as_list(tx, given["inputs"]):
+    outputs, inputs = _as_list(tx, given["outputs"]), _as_list(tx, given["inputs"])
+    given |= {"outputs": ListValue(outputs), "inputs": ListValue(inputs)}  # may be `d.values()`
+    for value in inputs:
         if isinstance(value, TensorValue) and value.source is not None:
             _check_hooks(tx, value)
     differentiable = [o for o in outputs
                       if isinstance(o, TensorValue) and o.example.requires_grad]
     nodes = _autograd_nodes(differentiable)  # before they are freed
-    result = run(tx, "call_function", torch.autograd.grad, args, kwargs)
+    result = run(tx, "call_function", torch.autograd.grad, [], given)
     create = given.get("create_graph", FALSE).truth(tx)
     retain = given.get("retain_graph", NONE)
     if not (create if retain is NONE else retain.truth(tx)):
