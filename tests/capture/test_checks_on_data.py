@@ -151,6 +151,19 @@ def test_parts_written_of_what_the_graph_made_do_not_end_it_before_a_check():
     check(f, (torch.ones(2, 3), places), (-torch.ones(2, 3), places), graphs=1)
 
 
+def test_assertions_of_operators_are_no_writes():
+    """`one_hot` (of a distribution's sample) asserts; beside a check it ended the graph."""
+    def f(x, places):
+        y = F.one_hot(places, 3) * x
+        if (y < 0).any():
+            raise ValueError("negative")
+        return y
+
+    places = torch.tensor([0, 2])
+    check(f, (torch.ones(2, 3), places), (-torch.ones(2, 3), places),
+          (torch.ones(2, 3), -places), graphs=1)
+
+
 def test_branches_with_two_ways_break():
     def f(x):
         if x.sum() > 0:

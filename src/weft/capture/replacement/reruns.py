@@ -24,6 +24,7 @@ import torch
 from torch import fx
 
 from weft import _frame
+from weft._torch import assert_async
 from weft.aot.global_state import RandomState
 from weft.capture.graph import draws, nodes_of_subgraphs, target_name, version_of
 from weft.diagnostics.failures import handle
@@ -92,7 +93,7 @@ def _may_write_unseen(node: fx.Node) -> bool:
         return True
     if not node.meta.get("effect") or not node.all_input_nodes:
         return False
-    return not node.meta.get("counted") and node.target not in _CHECKS
+    return not node.meta.get("counted") and node.target not in (*_CHECKS, assert_async)
 
 
 def _writes_contents_only(node: fx.Node) -> bool:
