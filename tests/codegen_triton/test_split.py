@@ -9,7 +9,7 @@ from weft.codegen.ir.interpret import run_kernel
 from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar, verify
 from weft.codegen.triton.split import split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
-from weft.shapes.algebra.expr import loop_index, subs, symbol
+from weft.shapes.algebra.expr import IntExpr, loop_index, subs, symbol
 
 
 def norm(points: int, row: int, *, columns: bool) -> Kernel:
@@ -40,7 +40,7 @@ def test_split_equals_whole(points: int, row: int, columns: bool) -> None:
     np.testing.assert_allclose(again["out0"], buffers["out0"], rtol=1e-12)
 
 
-def gradient_and_column_sums(points: int, row: int) -> Kernel:
+def gradient_and_column_sums(points: int, row: IntExpr) -> Kernel:
     """A linear layer's gradient before its activation, and its column sums: the bias's gradient."""
     i, r = loop_index("i0", points), loop_index("r0", row)
     builder = KernelBuilder((LoopVar(i, points),), (LoopVar(r, row),))
@@ -51,7 +51,7 @@ def gradient_and_column_sums(points: int, row: int) -> Kernel:
     return builder.build("backward")
 
 
-@pytest.mark.parametrize(("points", "row"), [(1, 4096), (12, 6000)])
+@pytest.mark.parametrize(("points", "row"), [(1, 4096), (12, 6000), (12, 6007)])
 def test_stores_inside_the_row_are_made_by_the_first_kernel(points: int, row: int) -> None:
     kernel = gradient_and_column_sums(points, row)
     split = split_reduction(kernel, choose_tiling(kernel))
@@ -70,11 +70,6 @@ def test_stores_inside_the_row_are_made_by_the_first_kernel(points: int, row: in
     np.testing.assert_allclose(again["out1"], whole["out1"], rtol=1e-12)
 
 
-def test_a_store_that_would_be_made_past_the_end_is_not_split() -> None:
-    kernel = gradient_and_column_sums(12, 6007)
-    assert split_reduction(kernel, choose_tiling(kernel)) is None
-
-
 def test_enough_rows_are_not_split() -> None:
     kernel = norm(100_000, 768, columns=False)
     assert split_reduction(kernel, choose_tiling(kernel)) is None
@@ -88,6 +83,23 @@ def test_softmax_is_not_split() -> None:
     builder.store("out0", "f32", i * 50000 + r, builder.op("div", e, builder.reduce("sum", e)))
     kernel = builder.build("softmax")
     assert split_reduction(kernel, choose_tiling(kernel)) is None
+
+
+@pytest.mark.parametrize("row", [1, 15, 16, 1000, 4099])
+def test_stores_along_rows_of_symbolic_length_in_pieces(row: int) -> None:
+    """They were not split: a training step of symbolic sizes ran on a dozen multiprocessors."""
+    length = symbol("s0", 1)
+    kernel = gradient_and_column_sums(12, length)
+    split = split_in(kernel, 16)
+    random = np.random.default_rng(0)
+    sources = {name: random.normal(size=12 * row) for name in ("in0", "in1")}
+    parts = {name: np.full(subs(count, {length: row}), np.nan)  # type: ignore[arg-type]
+             for name, (_, count) in split.partials.items()}
+    again = {**sources, "out0": np.zeros(12 * row), "out1": np.zeros(12), **parts}
+    for part in (split.first, split.second):
+        run_kernel(part, again, {str(s): row for s in part.sizes})
+    np.testing.assert_array_equal(again["out0"], sources["in0"] * sources["in1"])
+    np.testing.assert_allclose(again["out1"], again["out0"].reshape(row, 12).sum(0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("row", [1, 15, 16, 1000, 4099])

@@ -183,6 +183,9 @@ class _Run:
         index = np.broadcast_to(self.evaluate(store.index), shape)
         value = np.broadcast_to(self.values[store.value.id], shape)
         value = _to_memory(value, self.dtypes[store.buffer])
+        if store.mask is not None:
+            wanted = np.broadcast_to(self.values[store.mask.id], shape)
+            index, value = index[wanted], value[wanted]
         if store.mode == "assign":
             memory[index] = value
         else:

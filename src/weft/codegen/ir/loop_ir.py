@@ -150,7 +150,8 @@ Node: TypeAlias = Const | IndexValue | Indirect | Load | Op | Reduce
 @dataclass(eq=False, slots=True)
 class Store:
     """`buffer[index] = value` at inner or outer level, or, with an operator's name as mode (one of
-    `scalar_ops.COMBINING`), `buffer[index] = add(buffer[index], value)`."""
+    `scalar_ops.COMBINING`), `buffer[index] = add(buffer[index], value)`; only where `mask` holds
+    (pieces of rows on GPUs)."""
 
     buffer: str
     index: IntExpr
@@ -158,6 +159,11 @@ class Store:
     value: Node
     inner: bool
     mode: str = "assign"
+    mask: Node | None = None
+
+    def operands(self) -> tuple[Node, ...]:
+        """The nodes that it needs."""
+        return (self.value, *self.indirect, *([] if self.mask is None else [self.mask]))
 
 
 @final
@@ -355,7 +361,7 @@ class KernelBuilder:
 
     def store(
         self, buffer: str, dtype: DType, index: IntExpr, value: Node, *, inner: bool | None = None,
-        mode: str = "assign",
+        mode: str = "assign", mask: Node | None = None,
     ) -> None:
         """Store `value` (cast to the compute type of `dtype`); `inner` defaults to where it
         varies.
@@ -365,7 +371,7 @@ class KernelBuilder:
         value = self.cast(value, compute_type(dtype))
         if inner is None:
             inner = value.inner or self._varies(index, indirect)
-        self.stores.append(Store(buffer, index, indirect, value, inner, mode))
+        self.stores.append(Store(buffer, index, indirect, value, inner, mode, mask))
 
     def build(self, name: str, origins: tuple[str, ...] = ()) -> Kernel:
         """The finished kernel: only nodes that a store needs, buffers in order of first use."""
@@ -436,7 +442,7 @@ def _convert_scalar(value: Scalar, dtype: DType) -> Scalar:
 
 def _live_nodes(nodes: list[Node], stores: list[Store]) -> list[Node]:
     live: set[int] = set()
-    stack: list[Node] = [n for s in stores for n in (s.value, *s.indirect)]
+    stack: list[Node] = [n for s in stores for n in s.operands()]
     while stack:
         node = stack.pop()
         if node.id not in live:

@@ -285,7 +285,7 @@ class _Emitter:
                 self._store(store)
 
     def _store_phase(self, store: Store, phases: dict[int, int]) -> int:
-        return max(phases[n.id] for n in (store.value, *store.indirect))
+        return max(phases[n.id] for n in store.operands())
 
     def _outer_nodes(self, phase: int, phases: dict[int, int]) -> None:
         for node in self.kernel.nodes:
@@ -302,7 +302,7 @@ class _Emitter:
         outer_names = dict(self.names)
         self._axis(axis, f"rstart + {self._arange(axis)}")
         roots = [s.value for s in sinks]
-        roots += [n for s in stores for n in (s.value, *s.indirect)]
+        roots += [n for s in stores for n in s.operands()]
         for node in self._needed_nodes(roots):
             self._node(node)
         for sink in sinks:
@@ -471,7 +471,7 @@ class _Emitter:
         memory = self.memory_type[store.buffer]
         if compute_type(memory) != memory:
             value = f"{value}.to({TYPE[memory]})"
-        masks = self._masks(axes, None)
+        masks = self._masks(axes, store.mask)
         mask = f", {' & '.join(masks)}" if masks else ""
         function = "tl.atomic_add" if store.mode == "add" else "tl.store"
         self._line(f"{function}({self.pointers[store.buffer]} + {index}, {value}{mask})")

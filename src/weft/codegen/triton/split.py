@@ -42,6 +42,14 @@ from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, subs
 WRITING: Final = 4
 """How many times more programs are needed to fill the GPU if each one computes and stores its whole
 row."""
+FEWEST_SHORT_PIECES: Final = 3
+"""Fewer of the shortest pieces are not worth a second kernel (~2 µs)."""
+SHORTEST_TILE: Final = 2048
+"""Elements that a program computes at once."""
+WORK: Final = 1024
+"""Operations for each row that are worth a program of its own..."""
+STORE: Final = 8
+"""... where a store counts as so many."""
 SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 _INT_BITS: Final[dict[DType, int]] = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
@@ -76,16 +84,28 @@ def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
     if not isinstance(points, int) or not isinstance(row, int):
         return 0
     x_axis = tiling.axis("x")
-    programs = -(-points // (x_axis.block if x_axis is not None else 1))
-    stores = any(s.inner for s in kernel.stores)  # checks must not be skipped past the end
+    width = 1 if x_axis is None else x_axis.block
+    programs = -(-points // width)
+    stores = any(s.inner for s in kernel.stores)
     target = ENOUGH_PROGRAMS * (WRITING if stores else 1)
-    chunks = min(-(-2 * target // max(1, programs)), row // SHORTEST_PIECE)
-    if programs >= target or chunks < 2:
+    shortest = _shortest_piece(kernel, width)
+    chunks = min(-(-2 * target // max(1, programs)), row // shortest)
+    if programs >= target or chunks < (2 if shortest == SHORTEST_PIECE else FEWEST_SHORT_PIECES):
         return 0
     if symbolic:
-        return 0 if stores else 1 << (chunks.bit_length() - 1)  # few forms for many sizes
+        return 1 << (chunks.bit_length() - 1)  # few forms for many sizes
     even = _even_chunks(row, chunks)
-    return even if stores or 2 * even > chunks else chunks
+    return even if 2 * even > chunks else chunks
+
+
+def _shortest_piece(kernel: Kernel, width: int) -> int:
+    """The fewest elements of a row that are worth a program, which computes `width` rows at a time:
+    the fewer, the more is done for each."""
+    if width < SHORTEST_TILE // SHORTEST_PIECE:
+        return SHORTEST_PIECE
+    operations = sum(isinstance(n, Op) for n in kernel.nodes)
+    work = operations + STORE * sum(s.inner for s in kernel.stores)
+    return max(SHORTEST_TILE // width, min(SHORTEST_PIECE, WORK // max(1, work)))
 
 
 def _even_chunks(row: int, wanted: int) -> int:
@@ -156,10 +176,9 @@ def _of_pieces(
             partials[name] = (result.dtype, chunks * points)
     for store in kernel.stores:
         if store.inner:
-            value = copy.node(store.value)
-            first.store(
-                store.buffer, memory[store.buffer], copy.index(store.index), value, inner=True
-            )
+            value = copy.under(valid, store.value)
+            first.store(store.buffer, memory[store.buffer], copy.index(store.index), value,
+                        inner=True, mask=valid)
     return first.build(f"{kernel.name}_parts", kernel.origins), partials
 
 
