@@ -424,9 +424,46 @@ def test_recurrent_layers_are_cudnns(
     assert weft.stats()["graphs"] <= 2
 
 
+@pytest.mark.filterwarnings("ignore:RNN module weights are not part")  # of eager's call
+@pytest.mark.parametrize("autocast", [False, True])
+def test_recurrent_layers_in_half_precision_are_cudnns(autocast: bool) -> None:
+    """They were unrolled, or failed: cuDNN takes bfloat16 too, and autocast casts for it."""
+    layer = nn.LSTM(6, 8, num_layers=2, bidirectional=True).cuda()
+    layer = layer if autocast else layer.bfloat16()
+    compiled, found = weft.compile(layer, fullgraph=True), []
+    numbers = rand(70, 4, 6).to(layer.weight_hh_l0.dtype)
+    for call in (layer, compiled):
+        layer.zero_grad()
+        x = numbers.clone().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            out, states = call(x)
+        out.float().square().sum().backward()
+        found.append([out, *states, x.grad, *(p.grad for p in layer.parameters())])
+    torch.testing.assert_close(*found, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_dropout_between_recurrent_layers(kind: type[nn.RNNBase]) -> None:
+    layer, x = kind(6, 8, num_layers=2, dropout=0.5).cuda(), rand(70, 4, 6)
+    compiled = weft.compile(layer, fullgraph=True)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        results.append(compiled(x)[0])
+    assert torch.equal(*results)
+    assert not torch.equal(results[0], compiled(x)[0])
+    layer.eval()
+    torch.testing.assert_close(compiled(x)[0], layer(x)[0], rtol=1e-4, atol=1e-4)
+    layer.train().dropout = 0.0
+    torch.testing.assert_close(compiled(x)[0], layer(x)[0], rtol=1e-4, atol=1e-4)
+    layer.dropout = 1e-9
+    torch.testing.assert_close(compiled(x)[0], layer(x)[0], rtol=1e-4, atol=1e-4)
+
+
 def test_recurrent_weights_that_lie_apart_are_copied() -> None:
     layer, x = nn.LSTM(6, 8, proj_size=3).cuda(), rand(5, 4, 6)
     states = x.new_zeros(1, 4, 3), x.new_zeros(1, 4, 8)
     apart = [w.detach().clone() for w in layer.parameters()]
     found = torch.ops.weft.cudnn_rnn(x, apart, 5, *states, LSTM, 1, False, False, False)
     torch.testing.assert_close(found[0], layer(x)[0].detach(), rtol=1e-4, atol=1e-4)
+    assert found[4].numel() == sum(w.numel() for w in apart)

@@ -4,11 +4,11 @@ Place in the pipeline: `capture/polyfills/recurrent.py` uses it for `torch.lstm`
 PyTorch's own functions read the addresses of the weights (cuDNN wants them in one buffer), which
 fake tensors do not have; here they are read when the operator runs::
 
-    output, hy, cy, reserve = torch.ops.weft.cudnn_rnn(x, weights, 4, hx, cx, LSTM, ...)
+    output, hy, cy, reserve, buffer = torch.ops.weft.cudnn_rnn(x, weights, 4, hx, cx, LSTM, ...)
 
 `weights` are those of all layers and directions, `each` of them for one (2 without biases, one more
 with projections). x: (length, batch, features), the first two swapped with `batch_first`; hx, cx:
-(layers * directions, batch, hidden).
+(layers * directions, batch, hidden). `buffer` is empty if the weights lie in one already.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, Final
 
 import torch
 
+from weft._torch import foreach_copy_
+
 aten = torch.ops.aten
 
 RNN_RELU, RNN_TANH, LSTM, GRU = range(4)
@@ -28,12 +30,12 @@ _LIBRARY: Final = torch.library.Library("weft", "FRAGMENT")
 _LAYER: Final = "int mode, int layers, bool batch_first, bool train, bool bidirectional"
 _LIBRARY.define(
     f"cudnn_rnn(Tensor x, Tensor[] weights, int each, Tensor hx, Tensor? cx, {_LAYER}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _LIBRARY.define(
     "cudnn_rnn_backward(Tensor x, Tensor[] weights, int each, Tensor hx, Tensor? cx, "
-    "Tensor output, Tensor reserve, Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, "
-    f"{_LAYER}) -> Tensor[]"
+    "Tensor output, Tensor reserve, Tensor buffer, Tensor? grad_output, Tensor? grad_hy, "
+    f"Tensor? grad_cy, {_LAYER}) -> Tensor[]"
 )
 
 
@@ -42,21 +44,26 @@ def _forward(
     cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, train: bool,
     bidirectional: bool,
 ) -> tuple[torch.Tensor, ...]:
-    buffer = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
+    form = (each, x.size(-1), mode, *_sizes(hx, cx), layers, batch_first, bidirectional)
+    own = _buffer(weights, form)
+    buffer = _copied(weights, form) if own is None else own
     found = aten._cudnn_rnn.default(
         x, weights, each, buffer, hx, cx, mode, *_sizes(hx, cx), layers, batch_first, 0.0, train,
         bidirectional, [], None,
     )
-    return tuple(found[:4])
+    return (*found[:4], buffer if own is None else x.new_empty(0))
 
 
 def _backward(
     x: torch.Tensor, weights: list[torch.Tensor], each: int, hx: torch.Tensor,
-    cx: torch.Tensor | None, output: torch.Tensor, reserve: torch.Tensor,
+    cx: torch.Tensor | None, output: torch.Tensor, reserve: torch.Tensor, buffer: torch.Tensor,
     grad_output: torch.Tensor | None, grad_hy: torch.Tensor | None, grad_cy: torch.Tensor | None,
     mode: int, layers: int, batch_first: bool, train: bool, bidirectional: bool,
 ) -> list[torch.Tensor]:
-    buffer = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
+    if buffer.numel() == 0:
+        form = (each, x.size(-1), mode, *_sizes(hx, cx), layers, batch_first, bidirectional)
+        own = _buffer(weights, form)
+        buffer = _copied(weights, form) if own is None else own
     grad_x, grad_hx, grad_cx, grads = aten._cudnn_rnn_backward.default(
         x, weights, each, buffer, hx, cx, output, grad_output, grad_hy,
         None if cx is None else grad_cy, mode, *_sizes(hx, cx), layers, batch_first, 0.0, train,
@@ -75,42 +82,47 @@ def _sizes(hx: torch.Tensor, cx: torch.Tensor | None) -> tuple[int, int]:
 # -- the weights' buffer -------------------------------------------------------------------------
 
 
-def _buffer(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], each: int, hx: torch.Tensor,
-    cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, bidirectional: bool,
-) -> torch.Tensor:
-    """The memory of all weights, in cuDNN's order; a copy if they are not there."""
-    form = (each, x.size(-1), mode, *_sizes(hx, cx), layers, batch_first, bidirectional)
-    first = weights[0]
-    offsets, count = _layout(tuple(w.shape for w in weights), first.dtype, first.device, form)
+def _buffer(weights: Sequence[torch.Tensor], form: tuple[Any, ...]) -> torch.Tensor | None:
+    """The memory of all weights, if they lie there in cuDNN's order."""
+    first, (offsets, count) = weights[0], _layout_of(weights, form)
     begin = first.storage_offset() - offsets[0]
     address = first.data_ptr() - offsets[0] * first.itemsize
     fits = (begin + count) * first.itemsize <= first.untyped_storage().nbytes()
     if fits and [(w.data_ptr() - address) // w.itemsize for w in weights] == offsets:
         return first.detach().as_strided((count,), (1,), begin)
-    return _flatten(weights, form)[0]
+    return None
+
+
+def _copied(weights: Sequence[torch.Tensor], form: tuple[Any, ...]) -> torch.Tensor:
+    """A buffer with copies of the weights."""
+    offsets, count = _layout_of(weights, form)
+    with torch.no_grad():
+        buffer = weights[0].new_zeros(count)
+        places = [buffer[offset : offset + w.numel()].view(w.shape)
+                  for offset, w in zip(offsets, weights, strict=True)]
+        foreach_copy_(places, list(weights))
+    return buffer
+
+
+def _layout_of(
+    weights: Sequence[torch.Tensor], form: tuple[Any, ...]
+) -> tuple[list[int], int]:
+    """The place of each weight in cuDNN's buffer (elements from the start), and the buffer's
+    size."""
+    first = weights[0]
+    return _layout(tuple(w.shape for w in weights), first.dtype, first.device, form)
 
 
 @cache
 def _layout(
     shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device, form: tuple[Any, ...]
 ) -> tuple[list[int], int]:
-    """The place of each weight in cuDNN's buffer (elements from the start), and the buffer's
-    size."""
-    buffer, weights = _flatten([torch.empty(s, dtype=dtype, device=device) for s in shapes], form)
-    return [int(w.storage_offset()) for w in weights], buffer.numel()
-
-
-def _flatten(
-    weights: Sequence[torch.Tensor], form: tuple[Any, ...]
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A buffer with copies of the weights, and the copies."""
-    copies = [w.detach().clone() for w in weights]
+    weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
     each, features, mode, hidden, projected, layers, batch_first, bidirectional = form
-    with torch.no_grad():
+    with torch.no_grad():  # makes the weights views of the buffer
         buffer = aten._cudnn_rnn_flatten_weight.default(
-            copies, each, features, mode, hidden, projected, layers, batch_first, bidirectional)
-    return buffer, copies
+            weights, each, features, mode, hidden, projected, layers, batch_first, bidirectional)
+    return [int(w.storage_offset()) for w in weights], buffer.numel()
 
 
 # -- fake tensors and gradients ------------------------------------------------------------------
@@ -125,12 +137,14 @@ def _forward_metadata(
     output = x.new_empty((length, batch, hx.size(2) * (2 if bidirectional else 1)))
     cy = x.new_empty((0,)) if cx is None else x.new_empty(cx.shape)
     reserve = x.new_empty((0,), dtype=torch.uint8)  # only cuDNN knows its size
-    return output.transpose(0, 1) if batch_first else output, x.new_empty(hx.shape), cy, reserve
+    buffer = x.new_empty((0,))  # and that of this one
+    return (output.transpose(0, 1) if batch_first else output, x.new_empty(hx.shape), cy, reserve,
+            buffer)
 
 
 def _backward_metadata(
     x: torch.Tensor, weights: list[torch.Tensor], each: int, hx: torch.Tensor,
-    cx: torch.Tensor | None, output: torch.Tensor, reserve: torch.Tensor, *_: Any,
+    cx: torch.Tensor | None, *_: Any,
 ) -> list[torch.Tensor]:
     states = [hx] if cx is None else [hx, cx]
     return [torch.empty_like(t) for t in (x, *states, *weights)]
@@ -139,13 +153,13 @@ def _backward_metadata(
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     x, weights, each, hx, cx, *layer = inputs
     ctx.each, ctx.layer = each, layer
-    ctx.save_for_backward(x, hx, cx, output[0], output[3], *weights)
+    ctx.save_for_backward(x, hx, cx, output[0], *output[3:], *weights)
 
 
 def _gradients(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
-    x, hx, cx, output, reserve, *weights = ctx.saved_tensors
+    x, hx, cx, output, reserve, buffer, *weights = ctx.saved_tensors
     found = torch.ops.weft.cudnn_rnn_backward(
-        x, weights, ctx.each, hx, cx, output, reserve, *grads[:3], *ctx.layer)
+        x, weights, ctx.each, hx, cx, output, reserve, buffer, *grads[:3], *ctx.layer)
     grad_cx = None if cx is None else found[2]
     grads_of_weights = list(found[2 if cx is None else 3 :])
     return found[0], grads_of_weights, None, found[1], grad_cx, None, None, None, None, None

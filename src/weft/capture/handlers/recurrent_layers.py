@@ -7,11 +7,13 @@ sequences have another order of arguments and are left to PyTorch, between two g
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft._torch import pack_padded_sequence, pad_packed_sequence
+from weft import config
+from weft._torch import no_dispatch, pack_padded_sequence, pad_packed_sequence
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import packed, recurrent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
@@ -34,10 +36,11 @@ def _layer(function: Any, mode: int) -> None:
         args = [tx.force(arg) for arg in args]
         if not _is_of_one_length(args):
             return _packed_layer(tx, function, args, kwargs)
+        args = _with_plain_options(args)
         if _is_cudnns(args):
             form = tx.wrap_fixed(recurrent.cudnn_layer, "cudnn_layer")
             return form.call(tx, [constant(mode), *args], kwargs)
-        if _example(args).device.type == "cpu" and _is_long(args):
+        if _is_long(args):
             raise graph_break("unrolled-loop", f"{function.__name__} of {args[0]!r}")
         return run(tx, "call_function", function, args, kwargs)
 
@@ -53,13 +56,15 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     args = [tx.force(arg) for arg in args]
     if not _is_of_one_length(args):
         return _packed_layer(tx, torch.lstm, args, kwargs)
+    args = _with_plain_options(args)
     if _is_cudnns(args):
         return tx.wrap_fixed(recurrent.cudnn_lstm, "cudnn_lstm").call(tx, args, kwargs)
-    if _example(args).device.type != "cpu" or not _has_symbolic_sizes(args):
-        return run(tx, "call_function", torch.lstm, args, kwargs)
-    if not _is_onednns(tx, args):
+    if _is_onednns(tx, args):
+        if _has_symbolic_sizes(args):
+            return tx.wrap_fixed(recurrent.lstm_by_layers, "lstm_by_layers").call(tx, args, kwargs)
+    elif _has_symbolic_sizes(args) or _is_long(args):
         raise graph_break("unrolled-loop", f"lstm of {args[0]!r}")
-    return tx.wrap_fixed(recurrent.lstm_by_layers, "lstm_by_layers").call(tx, args, kwargs)
+    return run(tx, "call_function", torch.lstm, args, kwargs)
 
 
 def _packed_layer(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -92,9 +97,12 @@ def _are_data_and_lengths(args: Args) -> bool:
 
 
 def _is_of_one_length(args: Args) -> bool:
-    return (len(args) == 9 and isinstance(args[0], TensorValue)
-            and not isinstance(args[2], TensorValue)
-            and all(arg.is_constant for arg in args[3:]))
+    return len(args) == 9 and isinstance(args[0], TensorValue) and args[3].python_type() is bool
+
+
+def _with_plain_options(args: Args) -> list[SymbolicValue]:
+    """The arguments with numbers (a dropout rate that changed) guarded to be those of this call."""
+    return [*args[:3], *(constant(arg.constant()) for arg in args[3:])]
 
 
 def _example(args: Args) -> torch.Tensor:
@@ -114,8 +122,10 @@ def _is_long(args: Args) -> bool:
 
 
 def _is_onednns(tx: Interpreter, args: Args) -> bool:
-    """Whether oneDNN's kernel applies: single precision, no projections, four weights for each
-    layer and direction."""
+    """Whether oneDNN's kernel applies: on a CPU in single precision, no projections, four weights
+    for each layer and direction."""
+    if _example(args).device.type != "cpu":
+        return False
     has_biases, layers, bidirectional = (args[i].constant() for i in (3, 4, 7))
     count = layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
     plain = len(list(args[2].iterate(tx))) == count
@@ -123,13 +133,20 @@ def _is_onednns(tx: Interpreter, args: Args) -> bool:
 
 
 def _is_cudnns(args: Args) -> bool:
-    """Whether cuDNN's kernel applies: on a GPU, with its types, and without random numbers, which
-    are the library's own, so that a checkpoint could not repeat them."""
+    """Whether PyTorch would call cuDNN's kernel."""
     example = _example(args)
+    if example.device.type != "cuda" or torch.version.hip is not None:
+        return False
+    if not torch.backends.cudnn.enabled or not _has_kernel(example.dtype):
+        return False
     dropout, train = args[5].constant(), args[6].constant()
-    return bool(
-        example.device.type == "cuda" and torch.version.hip is None and not (dropout and train)
-        and example.dtype in (torch.float16, torch.float32, torch.float64)
-        and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
-        and not torch.is_autocast_enabled("cuda")
-    )
+    if config.fallback_random and dropout and train:
+        raise graph_break("unknown-c-function", "cuDNN's layers draw random numbers of their own")
+    return True
+
+
+@cache
+def _has_kernel(dtype: torch.dtype) -> bool:
+    """Whether cuDNN is there and has recurrent layers of this type."""
+    with no_dispatch():
+        return bool(torch.cudnn_is_acceptable(torch.empty(1, dtype=dtype, device="cuda")))

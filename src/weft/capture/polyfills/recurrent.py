@@ -43,20 +43,17 @@ def lstm_by_layers(
     return y, torch.stack(hidden), torch.stack(cells)
 
 
-# -- cuDNN: one call for all layers --------------------------------------------------------------
+# -- cuDNN ---------------------------------------------------------------------------------------
 
 
 def cudnn_lstm(
     x: torch.Tensor, states: list[torch.Tensor], params: list[torch.Tensor], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`torch.lstm` of sequences of one length, without dropout."""
+    """`torch.lstm` of sequences of one length."""
     each = (4 if has_biases else 2) + (states[0].size(2) != states[1].size(2))
-    output, hy, cy, _ = torch.ops.weft.cudnn_rnn(
-        x, list(params), each, states[0], states[1], LSTM, num_layers, batch_first, train,
-        bidirectional,
-    )
-    return output, hy, cy
+    return _cudnn(LSTM, x, states, params, each, num_layers, dropout if train else 0.0,
+                  (batch_first, train, bidirectional))
 
 
 def cudnn_layer(
@@ -64,8 +61,37 @@ def cudnn_layer(
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`torch.gru`, `rnn_tanh` or `rnn_relu`; `mode` is cuDNN's number of the kind of cell."""
-    output, hy, _, _ = torch.ops.weft.cudnn_rnn(
-        x, list(params), 4 if has_biases else 2, hx, None, mode, num_layers, batch_first, train,
-        bidirectional,
-    )
-    return output, hy
+    return _cudnn(mode, x, [hx], params, 4 if has_biases else 2, num_layers,
+                  dropout if train else 0.0, (batch_first, train, bidirectional))[:2]
+
+
+def _cudnn(
+    mode: int, x: torch.Tensor, states: list[torch.Tensor], params: list[torch.Tensor], each: int,
+    num_layers: int, dropout: float, form: tuple[bool, bool, bool],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One call for all layers; with dropout between them, one for each: cuDNN would draw random
+    numbers of its own, which a checkpoint could not repeat."""
+    x, states, params = _autocast(x), [*map(_autocast, states)], [*map(_autocast, params)]
+    cells = states[0].size(0) // num_layers  # of one layer: 1, or one for each direction
+    together = num_layers if dropout == 0 else 1
+    hidden, inner = [], []
+    for layer in range(0, num_layers, together):
+        if layer > 0:
+            x = torch.dropout(x, dropout, True)
+        begin, end = layer * cells, (layer + together) * cells
+        hx, *cx = [state[begin:end] for state in states] if dropout != 0 else states
+        x, hy, cy, *_ = torch.ops.weft.cudnn_rnn(
+            x, params[begin * each : end * each], each, hx, cx[0] if cx else None, mode, together,
+            *form)
+        hidden.append(hy)
+        inner.append(cy)
+    if len(hidden) == 1:
+        return x, hidden[0], inner[0]
+    return x, torch.cat(hidden), torch.cat(inner)
+
+
+def _autocast(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as autocast gives it to cuDNN: in float16, whatever its type is."""
+    if not torch.is_autocast_enabled("cuda") or tensor.dtype is torch.float64:
+        return tensor
+    return tensor.to(torch.float16)
