@@ -232,3 +232,35 @@ def test_operations_draw_from_generators_of_the_program(program: Any, breaks: in
                           _TORCH.get_state()) for n in (3, 4, 5)])
     assert same(*outcomes)
     assert weft.stats()["graph_breaks"] == breaks
+
+
+def _lists(x: torch.Tensor, k: int) -> Any:
+    order = list(range(3))
+    random.shuffle(order)
+    weights = random.choices([0.5, 1.0, 2.0], weights=[1, 2, 1], k=k)
+    return x[order] * weights[0] + x[:, random.sample(range(4), k)].sum(), order, weights
+
+
+def test_lists_of_numbers_are_drawn_ahead_of_the_graph() -> None:
+    weft.reset()
+    x = torch.arange(12.0).view(3, 4)
+    compiled = weft.compile(_lists, backend="eager")
+    for seed, k in enumerate((2, 2, 3, 2)):
+        random.seed(seed)
+        expected = _lists(x, k), random.random()
+        random.seed(seed)
+        assert same(expected, (compiled(x, k), random.random()))
+    assert weft.stats()["graph_breaks"] == 0
+
+
+def test_a_choice_of_ints_and_floats_is_not_always_an_int() -> None:
+    def f(x: torch.Tensor) -> Any:
+        chosen = random.choice([1, 2.5])
+        return x * chosen, isinstance(chosen, int), torch.tensor(chosen)
+
+    compiled = weft.compile(f, backend="eager")
+    for seed in range(4):
+        random.seed(seed)
+        expected = f(torch.ones(2))
+        random.seed(seed)
+        assert same(expected, compiled(torch.ones(2)))

@@ -4,6 +4,7 @@ Place in the pipeline: see `handlers/__init__`. PyTorch's indexing takes plain i
 slices. A symbolic int becomes a `select`; a tensor that bounds a slice is read first::
 
     x[0, n]         # y = x[0, :]; torch.select(y, 0, n)
+    x[[0, n]]       # x[torch.tensor([0, n])]
     x[:t]           # n = t.item(); x[:n]
     x[t]            # the same if t is one integer: a view, as eager's
     x[t]            # within vmap, t an integer for each example: aten.index(x, [t])
@@ -52,9 +53,14 @@ def _setitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -
 
 
 def _with_numbers(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-    """The key with tensors that bound slices replaced by numbers."""
+    """The key with tensors that bound slices replaced by numbers, and lists of symbolic ints by
+    tensors."""
+    if _is_list_of_ints(tx, key):
+        return tx.call(tx.wrap_fixed(torch.tensor, "torch.tensor"), [key])
     if isinstance(key, TupleValue):
         items = [tx.force(item) for item in key.all(tx)]
+        if any(_is_list_of_ints(tx, item) for item in items):
+            return TupleValue([_with_numbers(tx, item) for item in items])
         if any(isinstance(item, SliceValue) and not item.is_constant for item in items) or (
                 all(isinstance(item, _BASIC) or _is_one_integer(tx, item) for item in items)):
             return TupleValue([_with_numbers(tx, item) for item in items])
@@ -69,6 +75,11 @@ def _with_numbers(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         part.method(tx, "__index__", [], {}) if isinstance(part, TensorValue) else part
         for part in parts
     ])
+
+
+def _is_list_of_ints(tx: Interpreter, key: SymbolicValue) -> bool:
+    items = [tx.force(item) for item in key.all(tx)] if isinstance(key, ListValue) else []
+    return any(map(_is_symbolic_int, items)) and all(i.python_type() is int for i in items)
 
 
 def _is_one_integer(tx: Interpreter, key: SymbolicValue) -> bool:

@@ -35,7 +35,7 @@ from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import NONE, constant, evaluate, python_object
-from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue, make_slice
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.symbolic_numbers import NUMPY_KINDS, SymbolicNumberValue
 from weft.capture.values.objects.builtins import wrap_builtin
@@ -57,19 +57,19 @@ if TYPE_CHECKING:
     from weft.capture.replacement.emitter import Emitter
 
 _OTHER: Final = frozenset({
-    "bytes", "choices", "get_state", "getstate", "jumpahead", "permuted", "randbytes", "sample",
-    "set_state", "setstate", "shuffle", "spawn",
+    "bytes", "get_state", "getstate", "jumpahead", "permuted", "randbytes", "set_state", "setstate",
+    "spawn",
 })
-"""Methods that return other objects than numbers and arrays, or change their arguments."""
+"""Methods that return other objects than numbers, arrays and lists of numbers."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One call of a generator's method: the slot of its result, and the expression that draws
-    it."""
+    """One call of a generator's method: the slot of its result, or those of its items, and the
+    expression that draws it."""
 
-    place: Source
+    place: Source | list[Source]
     owner: SymbolicValue
     function: Any  # a method's name; else what is called, with the owner as `generator`
     args: Args
@@ -88,7 +88,9 @@ class Draw:
         text = f"{function}({', '.join(given)})"
         if self.is_array:
             text = f"{emit.constant(torch.from_numpy)}({text})"
-        return f"v[{self.place.collect()}] = {text}"
+        if isinstance(self.place, Source):
+            return f"v[{self.place.collect()}] = {text}"
+        return f"{''.join(f'v[{place.collect()}], ' for place in self.place)}= {text}"
 
 
 @final
@@ -127,8 +129,15 @@ class RandomGeneratorValue(OutsideObject):
         kind: Any = type(self.object)
         if kind is torch.Generator:
             return self._torch_method(tx, name, args, kwargs)
+        if issubclass(kind, random.Random) and not _is_of_one_kind(
+                name, [*given, *named.values()]):
+            raise graph_break("unknown-c-function", f"{name} of {self!r}: objects of some kind")
+        if name == "shuffle":
+            return self._shuffle(tx, args)
         other = _another(kind)
         model = evaluate(tx, lambda: getattr(other, name)(*given, **named))
+        if type(model) is list:
+            return self._draw_list(tx, name, model, args, kwargs)
         place = tx.tree.drawn(f"{name}()")
         value = _draw_value(tx, model, place, _limits(name, args, kwargs))
         is_array = isinstance(value, ArrayValue)
@@ -137,6 +146,28 @@ class RandomGeneratorValue(OutsideObject):
             raise graph_break("unknown-operation", f"{name} of {self!r} of a symbolic size")
         tx.numbers.draws.append(Draw(place, self, name, args, kwargs, is_array))
         return value
+
+    def _shuffle(self, tx: Interpreter, args: Args) -> SymbolicValue:
+        """`random.shuffle(numbers)`: the list is filled with what a copy of it holds then."""
+        if not args or not isinstance(args[0], ListValue) or not isinstance(
+                self.object, random.Random):
+            raise graph_break("unknown-c-function", f"shuffle of {self!r}")
+        items: Args = [TupleValue(args[0].all(tx))]
+        drawn = self._draw_list(tx, _shuffled, _model_of(tx, args[0]), items, {})
+        args[0].setitem(tx, make_slice([NONE]), drawn)
+        return NONE
+
+    def _draw_list(self, tx: Interpreter, function: Any, model: Any, args: Args, kwargs: Kwargs
+                   ) -> ListValue:
+        """A drawn list of numbers; `model` is one like it."""
+        for count in (*args, *kwargs.values()):
+            if isinstance(count, SymbolicNumberValue):
+                count.constant()  # the length of the list is fixed
+        places = [tx.tree.drawn(f"a random item {i}") for i, _ in enumerate(model)]
+        values = [_draw_value(tx, item, place, (-INF, INF))
+                  for item, place in zip(model, places, strict=True)]
+        tx.numbers.draws.append(Draw(places, self, function, args, kwargs))
+        return ListValue(values)
 
     def _torch_method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs
                       ) -> SymbolicValue:
@@ -206,6 +237,28 @@ def _limits(name: str, args: Args, kwargs: Kwargs) -> tuple[int, int]:
             type(end) is int for end in ends):
         return (-INF, INF)
     return (min(ends) if len(ends) > 1 else 0, max(ends))
+
+
+def _is_of_one_kind(name: str, given: list[Any]) -> bool:
+    """Whether all results of the method are floats, or all are ints of 64 bits."""
+    if name == "getrandbits":
+        return bool(given) and given[0] < _INT_BITS
+    if name not in _PICK or not given:
+        return all(type(bound) is not int or abs(bound) < INF for bound in given)
+    items = [given[0][0], given[0][-1]] if type(given[0]) is range and given[0] else [*given[0]]
+    kinds = {*map(type, items)}
+    return kinds == {float} or (kinds == {int} and all(abs(item) < INF for item in items))
+
+
+_PICK: Final = frozenset({"choice", "choices", "sample", "shuffle"})
+"""Methods whose first argument holds what they return."""
+_INT_BITS: Final = 62
+
+
+def _shuffled(items: tuple[Any, ...], generator: random.Random) -> list[Any]:
+    made = [*items]
+    generator.shuffle(made)
+    return made
 
 
 def _draw_value(
