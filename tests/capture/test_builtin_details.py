@@ -670,6 +670,19 @@ def test_zero_to_a_negative_power_is_refused_where_the_program_asks():
     check(f, (X, 2, 1), (X, 3, -2), (X, 0, 3), (X, 0, -1), (X, 0, -2))
 
 
+def test_divisions_of_symbolic_numbers_by_the_constant_zero_raise_as_python_does():
+    def f(x, n, zero):
+        texts = []
+        for divide in (lambda: n / zero, lambda: n // zero, lambda: n % zero):
+            try:
+                texts.append(divide())
+            except ZeroDivisionError as error:
+                texts.append(str(error))
+        return x, texts
+
+    check(f, (X, 5, 0), (X, 6, 0), (X, 7, 0), (X, 7, 2))
+
+
 def test_a_format_that_is_no_string_is_refused():
     class Shown:
         def __format__(self, spec):

@@ -254,8 +254,6 @@ _PARTIAL: Final = frozenset({"pow", "mod", "floordiv"})
 
 def check_divisor(tx: Interpreter, op: str, number: Any, divisor: Any) -> None:
     """Guard that the divisor is not zero; if it is, raise Python's error."""
-    if not isinstance(divisor, torch.SymInt | torch.SymFloat):
-        return
     try:
         is_zero = bool(divisor == 0)
     except UndecidedValue:
