@@ -806,3 +806,25 @@ def test_what_objects_say_of_themselves() -> None:
 
 class Slotted:
     __slots__ = ("slot",)
+
+
+def test_names_of_a_class_that_changes() -> None:
+    class Levels:
+        low = 1
+
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, [[n for n in dir(v) if n[0] != "_"] for v in (Levels, Levels())]
+
+    compiled = check(f, (torch.ones(2),))
+    Levels.high = 2  # type: ignore[attr-defined]
+    assert str(compiled(X)) == str(f(X))
+
+
+def test_dictionaries_updated_in_place_by_pairs() -> None:
+    def f(x: torch.Tensor, pairs: Any) -> Any:
+        made = [{1: 2}, collections.OrderedDict(a=x), collections.defaultdict(int)]
+        for one in made:
+            one |= pairs
+        return x * 2, made
+
+    check(f, (X, [(1, 3)]), (X, ("ab", "cd")), (X, {5: 6}), (X, ["abc"]), (X, 5))

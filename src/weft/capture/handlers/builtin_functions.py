@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.frame import check_held
+from weft.capture.source import is_library
 from weft.capture.values.attributes import require_special, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
 from weft.capture.values.constant import (
@@ -46,6 +47,7 @@ from weft.capture.values.numbers.symbolic_numbers import (
 from weft.capture.values.numbers.symbolic_texts import format_symbolic
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
 from weft.capture.values.objects.classes import (
+    ClassValue,
     make_instance,
     no_arguments_for_init,
     no_arguments_for_new,
@@ -220,14 +222,26 @@ def _dir(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _names_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """`dir` of an instance of a plain Python class."""
+    """`dir` of a plain class, or of an instance of one."""
     kind = value.python_type()
+    if isinstance(value, ClassValue) and type_lookup(kind, "__dir__") is vars(type)["__dir__"]:
+        return ListValue([constant(name) for name in sorted(_class_names(tx, value.cls))])
     if not isinstance(value, ObjectValue) or type_lookup(kind, "__dir__") is not vars(object)[
             "__dir__"] or type(kind).__dir__ is not type.__dir__ or isinstance(
             type_lookup(kind, "__dict__"), property):
         raise graph_break("unknown-c-function", f"dir of {value!r}")
-    names = {*dir(kind), *(key for key in value.attributes.complete(tx) if isinstance(key, str))}
-    return ListValue([constant(name) for name in sorted(names)])
+    own = (key for key in value.attributes.complete(tx) if isinstance(key, str))
+    return ListValue([constant(name) for name in sorted({*_class_names(tx, kind), *own})])
+
+
+def _class_names(tx: Interpreter, cls: type) -> set[str]:
+    """`dir(cls)`, guarded: a class of the program may get more attributes."""
+    names = dir(cls)
+    if cls not in tx.classes.made and not is_library(cls.__module__):
+        tx.guards.add(tx.tree.object(cls, cls.__name__), "py", lambda again: dir(again) == names)
+    written = (tx.classes.attributes[base].values for base in cls.__mro__
+               if base in tx.classes.attributes)
+    return {*names, *itertools.chain.from_iterable(written)}
 
 
 @rule(globals)

@@ -346,6 +346,11 @@ class DictValue(ContainerMethods):
         given = other
         if not isinstance(other, DictValue):  # an instance of a subclass that defers to this one
             other = getattr(other, "contents", None) or other
+        if op == "ior" and not reflected and (isinstance(other, DictValue)
+                                              or other.is_constant
+                                              or hasattr(other.python_type(), "__iter__")):
+            self.update_from(tx, other)
+            return self
         if not isinstance(other, DictValue):
             return None
         if op == "or_" and not (reflected and self.cls is dict):
@@ -353,9 +358,6 @@ class DictValue(ContainerMethods):
             merged.update_from(tx, other if reflected else self)
             merged.update_from(tx, self if reflected else given)
             return merged
-        if op == "ior" and not reflected:
-            self.update_from(tx, other)
-            return self
         if op in ("eq", "ne"):
             return boolean(self._equals(tx, other) is (op == "eq"))
         return None
