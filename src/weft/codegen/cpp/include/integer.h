@@ -63,8 +63,22 @@ WEFT_TV INLINE Vec<bool, L, P> on_other_side(Vec<T, L, P> r, Vec<T, L, P> b) {
   auto zero = splat_lane<L, P, T>(0);
   return and_(ne(r, zero), xor_(lt(b, zero), lt(r, zero)));
 }
+// a - trunc(a / b) * b, which is exact for small quotients: rounding may have lifted one to the next integer, then the
+// rest is on the other side of zero.
+WEFT_TV INLINE Vec<T, L, P> float_fmod(Vec<T, L, P> a, Vec<T, L, P> b) {
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
+  const auto q = trunc(div(a, b));
+  const auto most = splat_lane<L, P, T>(sizeof(T) == 4 ? T(1 << 22) : T(1ll << 51));
+  const auto small = and_(lt(abs(q), most), lt(abs(b), splat_lane<L, P, T>(T(__builtin_inf()))));
+  if (!any_lane(not_(small))) {
+    const auto r = fma(neg(q), b, a), same = copysign(r, a);
+    return where(eq(r, same), same, add(r, copysign(b, a)));
+  }
+#endif
+  return library_fmod(a, b);
+}
 WEFT_TV INLINE Vec<T, L, P> float_mod(Vec<T, L, P> a, Vec<T, L, P> b) {
-  auto r = library_fmod(a, b);
+  auto r = float_fmod(a, b);
   return where(on_other_side(r, b), add(r, b), r);
 }
 WEFT_TV INLINE Vec<T, L, P> int_mod(Vec<T, L, P> a, Vec<T, L, P> b) {
@@ -78,7 +92,7 @@ WEFT_TV INLINE Vec<T, L, P> int_floordiv(Vec<T, L, P> a, Vec<T, L, P> b) {
 // The floor of the exact quotient, which rounding of a / b may have lifted to the next integer.
 WEFT_TV INLINE Vec<T, L, P> float_floordiv(Vec<T, L, P> a, Vec<T, L, P> b) {
   auto zero = splat_lane<L, P, T>(0), one = splat_lane<L, P, T>(1), half = splat_lane<L, P, T>(T(0.5));
-  auto r = library_fmod(a, b), q = div(sub(a, r), b);
+  auto r = float_fmod(a, b), q = div(sub(a, r), b);
   q = where(on_other_side(r, b), sub(q, one), q);
   auto f = floor(q), nearest = where(gt(sub(q, f), half), add(f, one), f);
   auto exact = div(a, b);
@@ -86,7 +100,7 @@ WEFT_TV INLINE Vec<T, L, P> float_floordiv(Vec<T, L, P> a, Vec<T, L, P> b) {
 }
 WEFT_BY_KIND(floordiv, float_floordiv, int_floordiv(a, b))
 WEFT_BY_KIND(mod, float_mod, int_mod(a, b))
-WEFT_BY_KIND(fmod, library_fmod, int_remainder(a, b, int_quotient(a, b)))
+WEFT_BY_KIND(fmod, float_fmod, int_remainder(a, b, int_quotient(a, b)))
 WEFT_BY_KIND(pow, library_pow, map([](T x, T y) { return int_pow(x, y); }, a, b))
 WEFT_TV INLINE Vec<T, L, P> truncdiv(Vec<T, L, P> a, Vec<T, L, P> b) {
   if constexpr (is_float<T>) return trunc(div(a, b));
