@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from weft.codegen.ir.dtypes import compute_type, from_torch
+from weft.codegen.ir.dtypes import FLOAT_TYPES, compute_type, from_torch
 from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.registry import (
     Body,
@@ -99,16 +99,31 @@ def reduce_value(
     places = _few_places(kind, x, dims, keepdim)
     if places is None:
         return _reduction_loop(cx, kind, x, dims, shape, dtype, formula, finish)
-    combine = _COMBINE[kind]
 
     def combined(em: Emitter, index: Index) -> Node:
-        nodes = (formula(em, _operand_index(index, dims, place, keepdim)) for place in places)
-        total = functools.reduce(partial(em.op, combine), nodes)
+        nodes = [formula(em, _operand_index(index, dims, place, keepdim)) for place in places]
+        if kind in _COMBINE:
+            total = functools.reduce(partial(em.op, _COMBINE[kind]), nodes)
+        else:
+            total = _first_extreme(em, "gt" if kind == "argmax" else "lt", nodes)
         result = total if finish is None else finish(em, total)
         return em.cast(result, compute_type(from_torch(dtype)))
 
     cost, reads = cost_of((x,))
     return cx.lazy(shape, dtype, combined, len(places) * (cost + 1), len(places) * reads)
+
+
+def _first_extreme(em: Emitter, wins: str, nodes: Sequence[Node]) -> Node:
+    """The position of the first node that no other wins against; NaN wins against numbers."""
+    best, place = nodes[0], em.const(0, "i32")
+    for position, node in enumerate(nodes[1:], 1):
+        better = em.op(wins, node, best)
+        if node.dtype in FLOAT_TYPES:
+            new = em.op("and_", em.op("isnan", node), em.op("not_", em.op("isnan", best)))
+            better = em.op("or_", better, new)
+        best = em.op("where", better, node, best)
+        place = em.op("where", better, em.const(position, "i32"), place)
+    return place
 
 
 def _reduction_loop(
@@ -138,7 +153,7 @@ def _few_places(
     """The elements of a small reduction that is better computed as an operator at each point, which
     fuses with anything; None for a loop, which shares the kernel of what computes its elements."""
     buffer = x.buffer()
-    if kind not in _COMBINE or (buffer is not None and isinstance(buffer.definition, Computed)):
+    if buffer is not None and isinstance(buffer.definition, Computed):
         return None
     extents = [n for d in dims if isinstance(n := x.shape[d], int)]
     most = WRITTEN_OUT if not keepdim else WRITTEN_OUT_AGAIN if isinstance(x.impl, Lazy) else 0
