@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from tests.codegen.compiling import check, compiled
 from weft._torch import tree_flatten
+from weft.codegen.cpp.plan import make_plan
 
 X, Y = torch.linspace(-3, 3, 60).view(3, 4, 5), torch.linspace(0.1, 2, 60).view(3, 4, 5)
 INTS = torch.arange(-30, 30).view(3, 4, 5)
@@ -180,3 +181,13 @@ def test_small_elements_at_computed_places(dtype: torch.dtype) -> None:
 
     for begin in range(4):
         check(program, memory[begin : begin + 60], places, chosen)
+
+
+def test_operands_of_a_stack_are_computed_at_their_own_points_only() -> None:
+    """All were, at all points."""
+    x, y = torch.rand(3, 40), torch.rand(3, 40)
+    y[0, 0] = torch.nan
+    artifact = check(lambda x, y: torch.stack([x.exp(), y.log() % 6, x - y], 1), x, y)
+    branches = make_plan(artifact.kernels[0], 64).branches
+    assert branches is not None and [part.stop for part in branches[1]] == [1, 2, 3]
+    check(lambda x, y: torch.cat([x.exp(), y.log(), x[:2]]) * 2, x, y)

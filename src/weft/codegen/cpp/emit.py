@@ -344,12 +344,31 @@ class KernelWriter(StageWriter):
             self.tile(plan.tile)
             return
         with self.owned_point():
-            if plan.vector is None or plan.vector_inner:
-                lanes()
-            elif plan.swept:
-                self.sweep(plan.vector, plan.stages[0], *self.block_bounds())
-            else:
-                self.vector_loop(plan.vector, *self.block_bounds(), lanes, plan.segments)
+            for _ in self.branches():
+                self.loops_of_point(lanes)
+
+    def loops_of_point(self, lanes: Callable[[], None]) -> None:
+        plan = self.plan
+        if plan.vector is None or plan.vector_inner:
+            lanes()
+        elif plan.swept:
+            self.sweep(plan.vector, plan.stages[0], *self.block_bounds())
+        else:
+            self.vector_loop(plan.vector, *self.block_bounds(), lanes, plan.segments)
+
+    def branches(self) -> Iterator[None]:
+        """Once for each part of the points in which comparisons of a variable are known."""
+        if self.plan.branches is None:
+            yield
+            return
+        variable, parts = self.plan.branches
+        name, around = self.names[name_of(variable)], self.segment
+        for part in parts:
+            self.segment, saved = part, set(self.done)
+            low, high = self.index(part.start), self.index(part.stop)
+            with self.block(f"if ({name} >= {low} && {name} < {high})"):
+                yield
+            self.done, self.segment = saved, around
 
     def block_bounds(self) -> tuple[str, str]:
         """The part of a vectorised outer loop that belongs to one point."""

@@ -130,6 +130,7 @@ class Plan:
     narrow: frozenset[int]  # ids of index values that 32 bits hold wherever they are used
     segments: list[Segment] = field(default_factory=list)  # of the vectorised loop, if cut
     settled: frozenset[int] = frozenset()  # nodes that the cuts make unnecessary
+    branches: tuple[LoopVar, list[Segment]] | None = None  # parts of the points that differ
     tile: Tile | None = None
     split: LoopVar | None = None  # the inner variable whose range threads share
     row_capacity: int = 0  # inner points that row buffers hold, where their number is not known
@@ -205,7 +206,17 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
     plan.split = _split_variable(plan)
     plan.swept = _is_swept(plan)
     _share_combining_stores(plan)
+    plan.branches = _branches(plan)
     return plan
+
+
+def _branches(plan: Plan) -> tuple[LoopVar, list[Segment]] | None:
+    """Comparisons of a variable of points, which all lanes share: what one of `stack`'s operands
+    costs is not paid for the others."""
+    if plan.kernel.inner or plan.segments or plan.tile is not None or plan.owners:
+        return None
+    found = ((v, segments(plan.kernel, v)) for v in plan.points)
+    return next((pair for pair in found if pair[1]), None)
 
 
 def _share_combining_stores(plan: Plan) -> None:
