@@ -4,8 +4,8 @@
  * thread has one, our function replaces CPython's frame evaluator. For each Python frame of such a
  * thread it looks for an entry of the frame's code object. On a hit the replacement runs instead of the
  * frame, all in C; on a miss `on_miss` is called, with the hook off. Everything else is passed on to the
- * previous evaluator: other threads, generators and coroutines, class bodies, frames being traced, and
- * skipped code. The body of a module (an import, `exec`) runs with the hook off, because what an import
+ * previous evaluator: other threads, generators and coroutines, class bodies, frames being traced,
+ * skipped code, and what runs below another evaluator, such as torch.compile's. The body of a module (an import, `exec`) runs with the hook off, because what an import
  * calls is not worth compiling; so does a recursion from some depth on. While a frame evaluator is
  * installed CPython does not inline Python calls (each is nested in C, whose stack is smaller), so ours
  * is removed as soon as no thread needs it.
@@ -22,6 +22,7 @@ typedef struct {
 static _Thread_local ThreadHook thread_hook;
 static Py_ssize_t hooked_threads; /* guarded by the GIL, like all that follows */
 static _PyFrameEvalFunction previous_evaluator;
+static bool covered; /* our function was to be removed, but another one that calls it lay on top */
 
 static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing);
 
@@ -30,7 +31,13 @@ static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing);
 static void install(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
-    previous_evaluator = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    /* torch.compile's evaluator, which eager torch.cond installs too, comes and goes over ours. Twice
+     * in the chain, ours would call itself without end. */
+    if (current == evaluate || (covered && current != previous_evaluator))
+        return;
+    covered = false;
+    previous_evaluator = current;
     _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate);
 }
 
@@ -38,7 +45,8 @@ static void uninstall(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
     /* Another evaluator may be installed on top of ours: then ours passes everything on. */
-    if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate)
+    covered = _PyInterpreterState_GetEvalFrameFunc(interpreter) != evaluate;
+    if (!covered)
         _PyInterpreterState_SetEvalFrameFunc(interpreter, previous_evaluator);
 }
 
@@ -90,6 +98,12 @@ static PyObject *pass_on(PyThreadState *state, Frame *frame, int throwing)
     if (next == NULL || next == evaluate)
         next = _PyEval_EvalFrameDefault;
     return next(state, frame, throwing);
+}
+
+/* Whether another evaluator lies on top of ours: it would also see the code that compiles a frame. */
+static bool is_below_another(const PyThreadState *state)
+{
+    return _PyInterpreterState_GetEvalFrameFunc(state->interp) != evaluate;
 }
 
 static Py_ssize_t count_parameters(const PyCodeObject *code)
@@ -158,7 +172,7 @@ static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
 {
     PyCodeObject *code = frame_code(frame);
     if (thread_hook.on_miss == NULL || thread_hook.paused || thread_hook.forced_eager || throwing ||
-        code == NULL || thread_is_traced(state))
+        code == NULL || thread_is_traced(state) || is_below_another(state))
         return pass_on(state, frame, throwing);
     if (is_module_body(code) || is_deep_in_c(state))
         return pass_on_unhooked(state, frame);

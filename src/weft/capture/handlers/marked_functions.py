@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -28,6 +29,8 @@ from weft.stances import error_mode, set_error_mode, set_stance
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
+_ORIGINAL: Final = "_torchdynamo_orig_callable"
+_COMPILER: Final = str(Path("torch", "_dynamo", "eval_frame.py"))
 _CONSTANT: Final = "_dynamo_marked_constant"
 _SEEN_THROUGH: Final = ("torch.optim.",)
 """Homes of functions that PyTorch keeps from torch.compile and that are ordinary programs."""
@@ -91,6 +94,8 @@ def _mark_of(function: types.FunctionType) -> Rule | None:
     """The rule of a marked function, or None."""
     attributes = function.__dict__
     if attributes:
+        if _is_compiled_by_torch(function):
+            return functools.partial(_inlined, attributes[_ORIGINAL])
         if attributes.get(DISABLED) is True or "__wrapped__" in attributes:
             return _disabled(function)
         if attributes.get(_CONSTANT) is True:
@@ -108,7 +113,7 @@ def _disabled(function: Any) -> Rule | None:
         return _seen_through(function.__wrapped__) or functools.partial(_break, function)
     if function.__dict__.get(DISABLED) is not True:
         return None
-    original = function.__dict__.get("_torchdynamo_orig_callable")
+    original = function.__dict__.get(_ORIGINAL)
     return _seen_through(original) or functools.partial(_break, function)
 
 
@@ -126,8 +131,19 @@ def _seen_through(original: Any) -> Rule | None:
         return None
     if not home.startswith(_SEEN_THROUGH):
         return None
-    return lambda tx, args, kwargs: tx.wrap_fixed(original, original.__qualname__).call(
+    return functools.partial(_inlined, original)
+
+
+def _inlined(original: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(original, getattr(original, "__qualname__", "function")).call(
         tx, args, kwargs)
+
+
+def _is_compiled_by_torch(function: types.FunctionType) -> bool:
+    """Whether torch.compile gave it: calling it would put torch's hook on frames over ours."""
+    marks = function.__dict__
+    return (_ORIGINAL in marks and marks.get(DISABLED) is not True
+            and function.__code__.co_filename.endswith(_COMPILER))
 
 
 def _break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
