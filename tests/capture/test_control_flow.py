@@ -15,6 +15,7 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 import weft
+from tests.capture.harness import check
 
 X = torch.randn(3, 4)
 ROOT = str(Path(weft.__file__).parents[1])
@@ -97,3 +98,43 @@ def test_scripted_functions_are_inlined(tmp_path):
     file = tmp_path / "scripted.py"
     file.write_text(SCRIPTED)
     subprocess.run([sys.executable, str(file)], check=True, env={**os.environ, "PYTHONPATH": ROOT})
+
+
+def test_a_number_that_was_computed_in_a_subgraph_first():
+    def f(x, n):
+        y = torch.cond(x.sum() > 0, lambda t: t * (n * 2), lambda t: t + (n * 2), (x,))
+        return y + n * 2
+
+    check(f, *((torch.ones(3), n) for n in (2, 3, 5)), breaks=0)
+
+
+COMPILED_BY_TORCH = """
+import torch, weft
+
+layer = torch.compile(torch.nn.Linear(3, 3), backend="eager")
+
+@torch.compile(backend="eager")
+def wave(x, k=2):
+    return x.sin() * k
+
+@weft.disable
+def eagerly(x):
+    return wave(x, k=3)
+
+def f(x):
+    return wave(eagerly(wave(layer(x))))
+
+x = torch.ones(2, 3)
+compiled = weft.compile(f, backend="eager")
+for _ in range(2):
+    torch.testing.assert_close(compiled(x), f(x))
+assert weft.stats()["graph_breaks"] == 1
+"""
+
+
+def test_functions_that_torch_compiled_are_inlined(tmp_path):
+    """Their hook on frames, put over weft's, had both hooks call each other without end."""
+    file = tmp_path / "compiled.py"
+    file.write_text(COMPILED_BY_TORCH)
+    subprocess.run([sys.executable, "-W", "ignore", str(file)], check=True, timeout=200,
+                   env={**os.environ, "PYTHONPATH": ROOT})

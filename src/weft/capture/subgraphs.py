@@ -115,7 +115,7 @@ def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iter
         yield
     finally:
         torch.set_grad_enabled(grad_mode)
-        tx.builder = outer
+        _leave(tx, outer)
     if tx.effects.n_touches != touches:
         raise graph_break("unknown-operation", f"{what} changes outside state")
     given: set[fx.Node] = set()
@@ -125,6 +125,15 @@ def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iter
         if read.node in inner.lifted and read.node not in given and (
                 _symbol(read.node) not in sizes):
             tx.guards.identity(read.source, read.example)
+
+
+def _leave(tx: Interpreter, outer: Any) -> None:
+    """Go on in the outer graph, which has no nodes for the numbers of the inner one."""
+    inner, tx.builder = tx.builder, outer
+    nodes = tx.numbers.nodes
+    for key, node in [*nodes.items()]:
+        if isinstance(node, fx.Node) and node.graph is inner.graph:
+            del nodes[key]
 
 
 def _sizes_of(args: Sequence[SymbolicValue]) -> set[object]:
@@ -205,7 +214,7 @@ def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwarg
             args = [_fresh(builder, arg) for arg in args]
         value = tx.force(tx.call(function, args, kwargs))
     finally:
-        tx.builder = outer
+        _leave(tx, outer)
     if len(tx.effects) != effects:
         raise graph_break("unknown-operation", "a change of outside state within a subgraph")
     outputs: list[TensorValue] = []
