@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 
 import weft
 
@@ -688,3 +689,22 @@ def test_anomaly_mode_looks_at_real_gradients_only(backend):
             compiled(torch.zeros(2))
         weight.data.fill_(1.0)
         compiled(torch.ones(2))
+
+
+def test_a_gradient_function_is_alive_at_a_break():
+    def f(x):
+        y = x.sin()
+        function = y.grad_fn
+        print(function.name())
+        return y * 2, function is y.grad_fn, y.grad_fn.name(), x.grad_fn.name()
+
+    compiled = weft.compile(f, backend="eager")
+    for made in (torch.ones(2, requires_grad=True) * 2, torch.ones(2, requires_grad=True).exp()):
+        assert compiled(made)[1:] == f(made)[1:]
+
+
+def test_no_tensor_of_a_program_is_a_fake():
+    def f(x):  # nn.Module._apply swaps fakes instead of setting their data
+        return isinstance(x * 2, FakeTensor), isinstance(x * 2, torch.FloatTensor)
+
+    assert weft.compile(f, backend="eager")(torch.ones(2)) == (False, True)

@@ -107,6 +107,8 @@ class AutogradState:
     since then, and the fake and node before."""
     freed: dict[int, Any] = field(default_factory=dict)
     """Nodes of the fakes' autograd graph that a backward pass has freed, by id."""
+    functions: dict[int, SymbolicValue] = field(default_factory=dict)
+    """The values of nodes of that graph that the program has read, by id."""
 
 
 @final

@@ -24,6 +24,7 @@ from weft.capture.replacement.gradients import as_parameter, spent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, is_none
 from weft.capture.values.containers.sequences import ListValue
+from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.tensors.tensor import (
@@ -35,6 +36,7 @@ from weft.capture.values.tensors.tensor import (
     TensorValue,
     run,
 )
+from weft.shapes.fakes.fake import was_computed
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -284,11 +286,13 @@ def _set_grad(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
 
 
 def _get_grad_fn(tx: Interpreter, value: TensorValue) -> SymbolicValue:
-    if value.example.grad_fn is not None:
-        return GradFnValue(value)
-    if value.source is None:
+    node = value.example.grad_fn
+    if value.source is not None and (node is None or was_computed(value.example)):
+        return tx.wrap(value.original.grad_fn, value.source.attribute("grad_fn"))
+    if node is None:
         return NONE
-    return tx.wrap(value.original.grad_fn, value.source.attribute("grad_fn"))
+    made: SymbolicValue = tx.autograd.functions.setdefault(id(node), GradFnValue(value))
+    return made
 
 
 def _get_is_leaf(tx: Interpreter, value: TensorValue) -> SymbolicValue:
@@ -335,19 +339,28 @@ SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad, data=_set_data)
 class GradFnValue(SymbolicValue):
     """The `grad_fn` of a tensor made in the graph; only its existence and name are known."""
 
-    __slots__ = ("tensor",)
+    __slots__ = ("node", "tensor")
 
     def __init__(self, tensor: TensorValue) -> None:
         super().__init__()
         self.tensor = tensor
+        self.node = tensor.example.grad_fn
 
     def python_type(self) -> type:
-        return type(self.tensor.example.grad_fn)
+        return type(self.node)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        return BoundBuiltin(self, name) if name == "name" else super().getattr(tx, name)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if name == "name":
-            return constant(self.tensor.example.grad_fn.name())  # type: ignore[union-attr]
-        return super().method(tx, name, args, kwargs)
+        if name != "name" or args or kwargs:
+            return super().method(tx, name, args, kwargs)
+        return constant(self.node.name())  # type: ignore[union-attr]
+
+    def rebuild(self, emit: Emitter) -> str:
+        if self.tensor.example.grad_fn is not self.node:  # the tensor was written since
+            return super().rebuild(emit)
+        return f"{emit.value(self.tensor)}.grad_fn"
 
 
 # -- leaves ---------------------------------------------------------------------------------------

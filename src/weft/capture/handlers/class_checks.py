@@ -11,6 +11,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Final
 
+from weft._torch import FakeTensor
 from weft.capture.breaks import graph_break
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -52,7 +53,7 @@ def _is_instance(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
     checker = type_lookup(type(classes), "__instancecheck__")
     if getattr(checker, "__module__", "") not in _CHECK_CLASSES:
         return kind is classes or _asks_metaclass(tx, checker, classes, value)
-    real = _object(value)
+    real = MISSING if classes is FakeTensor else _object(value)  # as capture's examples are
     return issubclass(kind, classes) if real is MISSING else isinstance(real, classes)
 
 

@@ -55,6 +55,12 @@ def connected_non_leaf(leaf: FakeTensor) -> FakeTensor:
     return made
 
 
+def was_computed(fake: torch.Tensor) -> bool:
+    """Whether the fake stands for an input that autograd knows as computed before the graph."""
+    node = fake.grad_fn
+    return node is not None and node.name() == f"{_Computed.__name__}Backward"
+
+
 def _meta_twin(fake: FakeTensor) -> torch.Tensor:
     meta = torch.empty(0, dtype=fake.dtype, device=_META)
     return meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.size(), fake.stride())
