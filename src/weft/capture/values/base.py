@@ -133,7 +133,7 @@ class SymbolicValue:
         return None
 
     def plain_number(self, tx: Interpreter) -> SymbolicValue:
-        """The value itself, or the Python number in a NumPy scalar of unknown value."""
+        """The value itself, or the Python number in a NumPy scalar or tensor without dimensions."""
         return self
 
     # -- what becomes of it -----------------------------------------------------------------------

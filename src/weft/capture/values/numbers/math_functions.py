@@ -42,6 +42,11 @@ _OF_FLOATS: Final[Mapping[Any, str]] = {
 }
 
 
+def converts(function: Any) -> bool:
+    """Whether the function calls `__float__` of its arguments."""
+    return function in _OF_FLOATS or function in (math.log, math.floor, math.ceil)
+
+
 def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
                    ) -> SymbolicValue | None:
     """The symbolic result of `math.sqrt(x.shape[0])` and the like; None for other calls."""
@@ -51,7 +56,7 @@ def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
         return None
     if function in _OF_INTS:
         return _of_ints(tx, _OF_INTS[function], numbers)
-    if function in _ROUNDED:
+    if function in _ROUNDED and len(numbers) == 1:
         return _rounded(tx, function, args[0], symbolic[0])
     if function is math.log and len(numbers) == 2:
         over, under = (float_operation(tx, "log", number) for number in numbers)

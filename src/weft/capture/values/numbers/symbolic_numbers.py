@@ -183,6 +183,9 @@ class SymbolicNumberValue(SymbolicValue):
             if kind is not None and not _is_certainly_not_zero(pair[1]):
                 return None  # NumPy warns
             check_divisor(tx, op, *pair)
+        types = [_TYPES.get(type(n), type(n)) for n in pair] if op in _OF_TWO_INTS else []
+        if kind is None and float in types:
+            evaluate(tx, lambda: function(*(made(1) for made in types)))  # raises
         plain_op = op.removeprefix("i")
         if plain_op in _PARTIAL and _gives_float(plain_op, *pair):
             return self._partial(tx, plain_op, pair, kind)
@@ -248,6 +251,9 @@ class SymbolicNumberValue(SymbolicValue):
         return f"{self.python_type().__name__} {self.example}"
 
 
+_OF_TWO_INTS: Final = frozenset({
+    "and_", "or_", "xor", "lshift", "rshift", "iand", "ior", "ixor", "ilshift", "irshift",
+})
 _DIVISIONS: Final = frozenset({"truediv", "floordiv", "mod", "itruediv", "ifloordiv", "imod"})
 _PARTIAL: Final = frozenset({"pow", "mod", "floordiv"})
 
@@ -314,6 +320,8 @@ def numpy_kind(value: SymbolicValue) -> type | None:
 def _has_method(number: SymbolicNumber, name: str) -> bool:
     if name in _OF_INTS:
         return isinstance(number, torch.SymInt)
+    if name == "is_integer" and isinstance(number, torch.SymInt):
+        return hasattr(int, name)  # since Python 3.12
     return not isinstance(number, torch.SymBool)
 
 

@@ -30,7 +30,7 @@ from weft.capture.values.constant import (
     plain_value,
     python_object,
 )
-from weft.capture.values.numbers.math_functions import math_of_number
+from weft.capture.values.numbers.math_functions import converts, math_of_number
 from weft.capture.values.objects.functions import rule_of
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.tensor import TensorValue, run
@@ -169,7 +169,7 @@ class BuiltinValue(SymbolicValue):
             raise graph_break("unknown-c-function", detail) from error
 
     def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if self.function.__module__ == "math":
+        if converts(self.function):
             args = [arg.plain_number(tx) for arg in args]
         number = math_of_number(tx, self.function, args, kwargs)
         if number is not None:

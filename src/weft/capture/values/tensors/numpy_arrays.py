@@ -420,7 +420,7 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
     """Evaluate a NumPy operation, or record it as a node of the graph."""
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
-    if not any(isinstance(value, SymbolicNumberValue) for value in (*args, *kwargs.values())):
+    if not any(_has_symbolic(tx, value) for value in (*args, *kwargs.values())):
         found = evaluated(tx, numpy_calls.numpy_function(path), args, kwargs)
         if found is not None:
             return found
@@ -469,6 +469,13 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
     if same is not None:
         return same
     return _conform(tx, result, MISSING if tried is None else tried.result)
+
+
+def _has_symbolic(tx: Interpreter, value: SymbolicValue) -> bool:
+    """Whether the value is a symbolic number or a sequence with one, such as a shape."""
+    if isinstance(value, (ListValue, TupleValue)):
+        return any(_has_symbolic(tx, tx.force(item)) for item in value.items)
+    return isinstance(value, SymbolicNumberValue)
 
 
 def _writes(path: str) -> bool:

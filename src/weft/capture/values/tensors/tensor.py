@@ -278,6 +278,11 @@ class TensorValue(SymbolicValue):
             return shape_value(tx, result)
         return tx.wrap_new(result)
 
+    def plain_number(self, tx: Interpreter) -> SymbolicValue:
+        example = self.example
+        number = example.dim() == 0 and not example.is_complex() and example.dtype != torch.bool
+        return self.method(tx, "item", [], {}) if number and not example.requires_grad else self
+
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         return self.method(tx, "__getitem__", [key], {})
 
