@@ -584,6 +584,21 @@ def test_a_list_extended_by_a_generator_that_reads_what_was_added() -> None:
     check(f, (X,), graphs=1, breaks=0)
 
 
+def test_a_set_updated_by_a_generator_that_reads_it() -> None:
+    def make() -> Any:
+        outside: set[int] = set()
+
+        def f(x: Any) -> Any:
+            seen = {0}
+            seen.update((len(seen) for _ in range(3)), {7: 1}, {8})
+            outside.update(len(outside) + 5 for _ in range(2))
+            return x + 1, sorted(seen), outside
+
+        return f
+
+    check(make(), (X,), (X,), graphs=None, breaks=0, make=make)
+
+
 def starred(a, /, b, *args, c=3, d, **kw):
     return a, b, args, c, d, kw
 

@@ -243,11 +243,16 @@ class SetValue(ContainerMethods):
         return self._changed(tx)
 
     def m_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if self.source is not None:
-            for other in args:
-                for item in tx.unpack(other):
+        for other in map(tx.force, args):
+            at_once = isinstance(other, SetValue) or other.python_type() is dict
+            for item in other.iterate(tx):  # a generator may look at the set
+                if not at_once:
+                    self.m_add(tx, [item], {})
+                elif self.source is not None:
                     self._key(tx, item)  # guarded
-        return self._update(tx, "update", args)
+            if at_once:
+                self._update(tx, "update", [other])
+        return NONE
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if kwargs or len(args) > 1 or self.cls is not set:
