@@ -4,7 +4,8 @@
 
 - one graph for forward and backward: `joint`, `independent`; its two halves: `partition`,
   `memory_budget`;
-- backwards compiled when they run: `backwards`, `absent_tangents`, `requests`, `backward_stages`;
+- backwards compiled when they run: `backwards`, `absent_tangents`, `requests`, `gradient_sources`,
+  `backward_stages`;
 - autograd's view of both: `autograd_function`, `layers`, `double_backward`, `forward_inputs`,
   `cuts`; the memory that is kept in between: `tangents`, `saved_values`, `reference_counts`.
 """
