@@ -447,3 +447,76 @@ def test_an_abstract_class_made_inside_is_asked_once_what_derives_from_it():
         return x * n, issubclass(int, Chosen), isinstance("s", Chosen), answer, log
 
     check(f, (X, 2, []), (X, 3, []), breaks=None)
+
+
+REGISTERED: dict[str, list[Any]] = {}
+
+
+class Registered:
+    def __init_subclass__(cls, *, kind: str = "none", **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        REGISTERED.setdefault(kind, []).append(cls.__name__)
+        cls.kind = kind  # type: ignore[attr-defined]
+
+
+class Tagging(type):
+    def __new__(mcs, name: str, bases: Any, namespace: Any, **rest: Any) -> Any:
+        namespace["fields"] = [key for key in namespace if not key.startswith("_")]
+        made = super().__new__(mcs, name, bases, namespace)
+        made.tag = rest.get("tag", name.lower())
+        return made
+
+    def __init__(cls, name: str, bases: Any, namespace: Any, **rest: Any) -> None:
+        super().__init__(name, bases, namespace)
+
+    def __call__(cls, *args: Any) -> Any:
+        made = super().__call__(*args)
+        made.made_by = cls.__name__
+        return made
+
+    def __len__(cls) -> int:
+        return len(cls.fields)  # type: ignore[attr-defined]
+
+
+def test_bases_are_told_once_of_a_subclass_made_inside() -> None:
+    def program(x):
+        class First(Registered, kind="a"):
+            def scale(self):
+                return x * 2
+
+        class Second(First):
+            def scale(self):
+                return super().scale() + 1, __class__.__name__
+
+        texts = []
+        try:
+            class Third(Registered, other=1):
+                pass
+        except TypeError as error:
+            texts.append(str(error))
+        return Second().scale(), First.kind, Second.kind, Second.__mro__[1] is First, texts
+
+    REGISTERED.clear()
+    expected = program(torch.ones(2)), {**REGISTERED}
+    REGISTERED.clear()
+    compiled = check(program, (torch.ones(2),), repeat=1)
+    REGISTERED.clear()
+    assert str((compiled(torch.ones(2)), REGISTERED)) == str(expected)
+
+
+def test_metaclasses_of_the_program_make_classes() -> None:
+    def program(x):
+        class Config(metaclass=Tagging, tag="config"):
+            width = 3
+
+            def area(self):
+                return x * self.width
+
+        class Wide(Config):
+            width = 5
+
+        made = Wide()
+        return (made.area(), made.made_by, Config.tag, Wide.tag, Config.fields, len(Wide),
+                type(Wide) is Tagging, bool(Config))
+
+    check(program, (torch.ones(2),))

@@ -473,6 +473,8 @@ class ObjectValue(SymbolicValue):
             plain = plain_value(self)
             if plain is None or isinstance(attribute, types.FunctionType):
                 result = bind(tx, self, self.cls, name, attribute).call(tx, [other], {})
+            elif not issubclass(plain.python_type(), getattr(attribute, "__objclass__", type)):
+                raise graph_break("unknown-operation", f"{name} of {self!r} by another class")
             else:
                 result = operator_of_base(tx, plain.python_type(), name, [self, other])
             if result is not None and result is not NOT_IMPLEMENTED and not (

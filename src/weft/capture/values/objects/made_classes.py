@@ -27,12 +27,13 @@ import torch
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import SET_MADE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import constant, evaluate, python_object
+from weft.capture.values.constant import NONE, constant, evaluate, python_object
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.containers.sets import SetValue
+from weft.capture.values.objects.builtins import EXTERNAL_METHODS, OBJECT_METHODS
 from weft.capture.values.objects.cell import CellValue
-from weft.capture.values.objects.classes import ClassValue
+from weft.capture.values.objects.classes import ClassValue, SuperValue
 from weft.capture.values.objects.descriptors import DescriptorValue
 from weft.capture.values.objects.functions import FunctionValue, rule
 from weft.capture.values.objects.instances import ObjectValue
@@ -51,10 +52,10 @@ _METACLASSES: Final = (type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Fun
 class MadeClass(SymbolicValue):
     """The recipe that makes the class of a model again."""
 
-    __slots__ = ("bases", "late", "metaclass", "model", "name", "namespace")
+    __slots__ = ("bases", "late", "metaclass", "model", "name", "namespace", "tells")
 
     def __init__(self, metaclass: type, name: str, bases: list[SymbolicValue],
-                 namespace: Namespace) -> None:
+                 namespace: Namespace, tells: bool) -> None:
         super().__init__()
         self.metaclass = metaclass
         self.name = name
@@ -64,6 +65,8 @@ class MadeClass(SymbolicValue):
         """Attributes that are set after the class is made: objects that are filled later, or whose
         `__set_name__` is interpreted."""
         self.model: Any = None
+        self.tells = tells
+        """Whether an `__init_subclass__` was interpreted, which must not run again."""
 
     def rebuild(self, emit: Emitter) -> str:
         bases = "".join(f"{emit.value(base)}, " for base in self.bases)
@@ -72,7 +75,7 @@ class MadeClass(SymbolicValue):
         for value in self.namespace.values():
             _write_marks(emit, value)
         text = (f"{emit.constant(new_class)}({emit.constant(self.metaclass)}, {self.name!r}, "
-                f"({bases}), ({items}))")
+                f"({bases}), ({items}), {self.tells})")
         name = emit.bind(self, text)
         for late in self.late:
             emit.line(f"setattr({name}, {late!r}, {emit.value(self.namespace[late])})")
@@ -129,12 +132,25 @@ class ProcessedClass(SymbolicValue):
 
 
 def new_class(metaclass: type, name: str, bases: tuple[type, ...],
-              items: tuple[tuple[str, Any], ...]) -> Any:
-    """Make a class as a `class` statement does."""
+              items: tuple[tuple[str, Any], ...], tells: bool) -> Any:
+    """Make a class as a `class` statement does, but run no code of the program: that of metaclasses
+    and `__init_subclass__` is interpreted."""
+    if metaclass not in _METACLASSES or tells:
+        made: Any = type.__new__(metaclass, name, (_Untold,) if tells else bases, dict(items))
+        if tells:
+            _SET_BASES(made, bases)
+        return made
     namespace: Any = metaclass.__prepare__(name, bases)
     for key, value in items:
         namespace[key] = value
     return metaclass(name, bases, namespace)
+
+
+class _Untold:
+    """A base that a class is made with whose own bases would be told of it."""
+
+
+_SET_BASES: Final = type.__dict__["__bases__"].__set__
 
 
 # -- making -------------------------------------------------------------------------------------
@@ -149,14 +165,33 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     frame = body.frame(tx, [], {})
     if metaclass is enum.EnumMeta and _has_duplicates(frame.program):
         raise graph_break("unknown-operation", "an enumeration that defines a name twice")
-    cell = tx.run(frame)
+    tx.run(frame)
     namespace = {key: tx.force(value) for key, value in frame.locals.items()}
-    if isinstance(namespace.get("__classcell__"), CellValue):
-        del namespace["__classcell__"]
-    made = make_class(tx, metaclass, name.constant(), bases, namespace)
-    if isinstance(cell, CellValue):
-        cell.write(tx, made)
-    return made
+    keywords = {key: value for key, value in kwargs.items() if key != "metaclass"}
+    if metaclass in _METACLASSES:
+        return make_class(tx, metaclass, name.constant(), bases, namespace, keywords)
+    given = DictValue()
+    for key, value in namespace.items():
+        given.setitem(tx, constant(key), value)
+    maker = tx.wrap_fixed(metaclass, metaclass.__name__)
+    return maker.call(tx, [name, TupleValue(bases), given], keywords)
+
+
+@rule(type.__new__)
+def _type_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`type.__new__(metaclass, name, bases, namespace)`, as metaclasses call it."""
+    if len(args) != 4 or args[0].constant() in _METACLASSES:
+        raise graph_break("unknown-operation", "making a class")
+    metaclass, name, bases, namespace = args
+    _check_metaclass(metaclass.constant())
+    return make_class(tx, metaclass.constant(), name.constant(), tx.unpack(bases),
+                      _named(tx, namespace), kwargs)
+
+
+def _named(tx: Interpreter, namespace: SymbolicValue) -> Namespace:
+    if not isinstance(namespace, DictValue):
+        raise graph_break("unknown-operation", f"a class whose namespace is {namespace!r}")
+    return {key.constant(): tx.force(value) for key, value in namespace.pairs(tx)}
 
 
 def _has_duplicates(body: Program) -> bool:
@@ -167,7 +202,7 @@ def _has_duplicates(body: Program) -> bool:
 
 def _metaclass(bases: Args, kwargs: Kwargs) -> type:
     """The most derived metaclass; breaks the graph if that runs code of the program."""
-    if not all(isinstance(base, ClassValue) for base in bases) or kwargs.keys() - {"metaclass"}:
+    if not all(isinstance(base, ClassValue) for base in bases):
         raise graph_break("unknown-operation", "a class with these bases or arguments")
     kinds = [type(base.constant()) for base in bases]
     if "metaclass" in kwargs:
@@ -177,26 +212,40 @@ def _metaclass(bases: Args, kwargs: Kwargs) -> type:
     best: type = type
     for kind in kinds:
         best = kind if issubclass(kind, best) else best
-    if best not in _METACLASSES:
-        raise graph_break("unknown-operation", f"a class of metaclass {best.__name__}")
+    _check_metaclass(best)
     return best
+
+
+def _check_metaclass(kind: type) -> None:
+    """Break the graph if making a class would run code that is not interpreted."""
+    own = kind.__mro__[:-2]
+    if kind not in _METACLASSES and (
+            kind.__mro__[-2:] != (type, object) or any(one in own for one in _METACLASSES)
+            or any({"__prepare__", "mro"} & vars(one).keys() for one in own)):
+        raise graph_break("unknown-operation", f"a class of metaclass {kind.__name__}")
 
 
 _ENUM_CODE: Final = frozenset({"__new__", "__init__", "_generate_next_value_", "_missing_"})
 
 
-def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespace: Namespace
-               ) -> ClassValue:
+def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespace: Namespace,
+               keywords: Kwargs) -> ClassValue:
     """`metaclass(name, bases, namespace)`: a model of the class now, the class in the replacement.
 
     Some attributes are set on the model afterwards: objects that are filled later, and objects
     with a `__set_name__`, which is interpreted.
     """
     classes = tuple(base.constant() for base in bases)
-    _check_bases(classes)
+    cell = namespace.get("__classcell__")
+    if isinstance(cell, CellValue):
+        del namespace["__classcell__"]
+    tells = bool(keywords) or any(
+        type_lookup(base, "__init_subclass__") is not _NOT_TOLD for base in classes)
+    if tells and metaclass in _METACLASSES[1:]:
+        raise graph_break("unknown-operation", f"the class {name}, whose bases are told of it")
     if metaclass is enum.EnumMeta:
         _check_enumeration(classes, namespace)
-    recipe = MadeClass(metaclass, name, bases, namespace)
+    recipe = MadeClass(metaclass, name, bases, namespace, tells)
     tx.classes.stand_ins = {}
     stand_ins = {key: stand_in(tx, value) for key, value in namespace.items()}
     named = [key for key, obj in stand_ins.items() if _has_set_name(obj)]
@@ -204,21 +253,44 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
                             if isinstance(value, ObjectValue) and key not in named)]
     _check_attributes(name, classes, stand_ins, recipe.late)
     items = tuple((key, obj) for key, obj in stand_ins.items() if key not in recipe.late)
-    model = evaluate(tx, lambda: new_class(metaclass, name, classes, items))
+    model = _model(tx, recipe, classes, items)
     made = register(tx, model, recipe)
+    if isinstance(cell, CellValue):
+        cell.write(tx, made)
     for key in recipe.late:
         type.__setattr__(model, key, stand_ins[key])
     for key in named:
         _call_set_name(tx, made, key, stand_ins[key], namespace[key])
+    if tells:
+        SuperValue(model, made).getattr(tx, "__init_subclass__").call(tx, [], keywords)
     return made
 
 
-def _check_bases(classes: tuple[type, ...]) -> None:
-    """Break the graph if a base wants to know of its subclasses."""
-    for base in classes:
-        own = type_lookup(base, "__init_subclass__")
-        if own is not vars(object)["__init_subclass__"]:
-            raise graph_break("unknown-operation", f"a subclass of {base.__name__}, which is told")
+_NOT_TOLD: Final = vars(object)["__init_subclass__"]
+
+
+def _model(tx: Interpreter, recipe: MadeClass, classes: tuple[type, ...],
+           items: tuple[tuple[str, Any], ...]) -> Any:
+    """The real class that stands for the recipe's."""
+    given = recipe.metaclass, recipe.name, classes, items, recipe.tells
+    if not recipe.tells:
+        return evaluate(tx, lambda: new_class(*given))
+    try:
+        return new_class(*given)
+    except TypeError as error:  # another layout than that of plain objects
+        raise graph_break("unknown-operation", f"the class {recipe.name}: {error}") from error
+
+
+def _init_subclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`object.__init_subclass__`"""
+    if kwargs:
+        name = args[0].constant().__qualname__
+        raise tx.error(TypeError, f"{name}.__init_subclass__() takes no keyword arguments")
+    return NONE
+
+
+OBJECT_METHODS["__init_subclass__"] = _init_subclass
+EXTERNAL_METHODS[(type, "__init__")] = lambda tx, args, kwargs: NONE
 
 
 def _check_enumeration(classes: tuple[type, ...], namespace: Namespace) -> None:
@@ -363,14 +435,17 @@ _STAND_INS: Final[tuple[tuple[type, Callable[[Any, Any], Any]], ...]] = (
 def type_of_three(tx: Interpreter, args: Args) -> SymbolicValue:
     """`type(name, bases, namespace)`"""
     name, bases, namespace = args
-    if not isinstance(namespace, DictValue) or not issubclass(bases.python_type(), tuple):
+    if not issubclass(bases.python_type(), tuple):
         raise graph_break("unknown-operation", "making a class")
-    items = {key.constant(): value for key, value in namespace.pairs(tx)}
+    items = _named(tx, namespace)
     if tx.frame is not None:
         module = tx.frame.globals.lookup(tx, "__name__")
         items.setdefault("__module__", module or constant(None))
     parents = tx.unpack(bases)
-    return make_class(tx, _metaclass(parents, {}), name.constant(), parents, items)
+    metaclass = _metaclass(parents, {})
+    if metaclass not in _METACLASSES:
+        raise graph_break("unknown-operation", f"a class of metaclass {metaclass.__name__}")
+    return make_class(tx, metaclass, name.constant(), parents, items, {})
 
 
 _process: Any = vars(dataclasses)["_process_class"]
