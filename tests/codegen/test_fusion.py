@@ -219,3 +219,13 @@ def test_formulas_used_twice_are_evaluated_once() -> None:
         return z
 
     assert len(check(iterate, torch.randn(16), torch.randn(16)).kernels) == 1
+
+
+def test_a_gathered_bias_is_gathered_once() -> None:
+    """A relative position bias was gathered again for each image."""
+    scores, table = torch.randn(16, 3, 20, 20), torch.randn(39, 3)
+    places = torch.arange(400).remainder(39)
+    artifact = check(
+        lambda s, t, i: (s + t[i].view(20, 20, 3).permute(2, 0, 1)).softmax(-1),
+        scores, table, places)
+    assert len(artifact.kernels) == 2

@@ -22,7 +22,7 @@ from torch.fx import Node
 
 from weft.codegen.access import emitter_for
 from weft.codegen.domain import Domain
-from weft.codegen.ir.loop_ir import Load, Op, Reduce
+from weft.codegen.ir.loop_ir import Indirect, Load, Op, Reduce
 from weft.codegen.ir.scalar_ops import DEAR
 from weft.codegen.values import Emitter, Strided, Value, estimate
 from weft.shapes.algebra.expr import symbols
@@ -106,6 +106,8 @@ def _is_worth_a_table(value: Value) -> bool:
     """Whether an element takes longer to compute than to load."""
     em = _evaluate_formula(value)
     operators = [n.name for n in em.nodes if isinstance(n, Op)]
+    if value.device.type == "cpu" and any(isinstance(n, Indirect) for n in em.nodes):
+        return True  # a check and a gather
     return any(name in DEAR for name in operators) or len(operators) > TABLE_OPERATORS
 
 
