@@ -37,8 +37,8 @@ def sources() -> list[str]:
 
 def build(library: Path, include: str, *flags: str) -> None:
     command = ["gcc", "-std=c11", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror",
-               "-fvisibility=hidden", f"-I{include}", *flags, *sources(), "-ldl", "-o",
-               str(library)]
+               "-fvisibility=hidden", f"-I{include}", f"-I{ROOT / 'csrc'}", *flags, *sources(),
+               "-ldl", "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
