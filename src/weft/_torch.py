@@ -265,7 +265,27 @@ class _GradientHooks(OrderedDict[int, Callable[[Any], Any]]):
     """Hooks of a tensor that are not called without a gradient."""
 
     def __setitem__(self, key: int, hook: Callable[[Any], Any]) -> None:
-        super().__setitem__(key, lambda grad: None if grad is None else hook(grad))
+        super().__setitem__(key, _GradientHook(hook))
+
+
+class _GradientHook:
+    """A hook that is not called without a gradient, unless it is autograd's own, which counts the
+    calls (`register_multi_grad_hook`)."""
+
+    def __init__(self, hook: Callable[[Any], Any]) -> None:
+        self.hook = hook
+        self.counts = getattr(hook, "__module__", "") == torch.autograd.graph.__name__
+
+    def __call__(self, grad: Any) -> Any:
+        return None if grad is None and not self.counts else self.hook(grad)
+
+
+def call_hooks_for_gradients(leaf: torch.Tensor) -> None:
+    """aot: never call the hooks that a leaf has without a gradient."""
+    hooks: Any = leaf._backward_hooks or {}
+    for key, hook in hooks.items():
+        if not isinstance(hook, _GradientHook):
+            hooks[key] = _GradientHook(hook)
 
 
 def _setting_pairs(*names: str) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:

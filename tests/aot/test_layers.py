@@ -140,6 +140,20 @@ def test_hooks_of_results_that_a_backward_passes_by_are_not_called() -> None:
     torch.testing.assert_close(x.grad, x.detach().cos() + 2 * x.detach().exp())
 
 
+def test_hooks_of_parameters_that_a_backward_does_not_reach_are_not_called() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = (x @ w).tanh()
+        return h @ v, h.sum()
+
+    x, w, v = (torch.ones(2, 2, requires_grad=True) for _ in range(3))
+    v.register_hook(lambda g: g.clamp(max=0.5))  # raised: it got None
+    first, second = weft.compile(f, backend="aot_eager", fullgraph=True)(x)
+    second.backward(retain_graph=True)
+    assert v.grad is None
+    first.sum().backward()
+    torch.testing.assert_close(v.grad, torch.full((2, 2), 0.5))
+
+
 def test_a_view_that_is_returned_twice_is_one_object() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.t()

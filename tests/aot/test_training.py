@@ -312,6 +312,39 @@ def test_retain_graph_and_accumulation() -> None:
         y.backward()
 
 
+def losses(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    first = (a @ w).exp()
+    return first.sum(), (first.detach() * (b @ w).sin()).sum()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_losses_over_inputs_with_graphs_of_their_own(backend: str) -> None:
+    """The backward of one loss ran what is behind the other's inputs: hooks got None, and the
+    second loss found that graph freed."""
+
+    def seen(call: Callable, *, twice: bool) -> list[torch.Tensor]:
+        leaves = [torch.linspace(0, 1, 4).view(2, 2).requires_grad_() for _ in range(3)]
+        a, b = leaves[0].exp(), leaves[1].exp()
+        b.register_hook(lambda g: g * 2)
+        first, second = call(a, b, leaves[2])
+        if twice:
+            (first,) = torch.autograd.grad(first, leaves[0], create_graph=True)
+        first.sum().backward()
+        second.backward()
+        return [leaf.grad for leaf in leaves]
+
+    call = weft.compile(losses, backend=backend, fullgraph=True)
+    for twice in (False, True):
+        torch.testing.assert_close(seen(call, twice=twice), seen(losses, twice=twice))
+
+
+def test_complex_copies_are_no_obstacle_to_the_cut() -> None:
+    """A copy's mark on the views that complex numbers as pairs are made of: `x.conj()` raised."""
+    x = torch.tensor([1 + 2j, 3 - 1j], requires_grad=True)
+    weft.compile(lambda x: (x * x.conj()).real.sum(), fullgraph=True)(x).backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())
+
+
 def test_memory_is_freed() -> None:
     inputs = mlp_inputs()
     call = compiled(mlp, inputs)

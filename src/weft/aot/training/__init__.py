@@ -6,6 +6,7 @@
   `memory_budget`;
 - backwards compiled when they run: `backwards`, `absent_tangents`, `requests`, `gradient_sources`,
   `backward_stages`;
-- autograd's view of both: `autograd_function`, `layers`, `double_backward`, `forward_inputs`,
-  `cuts`; the memory that is kept in between: `tangents`, `saved_values`, `reference_counts`.
+- autograd's view of both: `function_spec`, `autograd_function`, `forward_code`, `layers`;
+- gradients of gradients: `double_backward`, `cuts`, `forward_inputs`;
+- the memory that is kept in between: `tangents`, `saved_values`, `reference_counts`.
 """

@@ -12,12 +12,11 @@ so that gradients of gradients exist (`double_backward`, `forward_inputs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import GeneratorType
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -29,61 +28,28 @@ from weft._torch import (
 )
 from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.runtime_wrapper import bases
-from weft.aot.symbols import SymbolSource
 from weft.aot.training.backward_stages import (
     Gradients,
     in_stages,
     join_stages,
-    link_tensor,
     linked_call,
     nodes_of,
 )
-from weft.aot.training.backwards import Backwards, Indices
-from weft.aot.training.cuts import Cuts
-from weft.aot.training.forward_inputs import DoubleBackwardError, ForwardInputs
+from weft.aot.training.backwards import Indices
+from weft.aot.training.forward_code import forward_of
+from weft.aot.training.forward_inputs import DoubleBackwardError
+from weft.aot.training.function_spec import FunctionSpec
 from weft.aot.training.independent import Groups
-from weft.aot.training.layers import Inner, Layer, Layers, Watch, is_cut_now, layering, note_hook
-from weft.aot.training.requests import Requests
+from weft.aot.training.layers import Layer, Layers, Watch, is_cut_now, layering, note_hook
 from weft.aot.training.saved_values import drop
 from weft.aot.training.tangents import TangentLayout
-from weft.runtime.generated_code import load
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FunctionSpec:
-    """The description of a compiled forward and backward."""
-
-    forward: Boxed
-    backwards: Backwards
-    n_values: int
-    inputs: ForwardInputs
-    numbers: frozenset[int]  # values that are no tensors
-    views: tuple[int, ...]  # values that a view operator computes
-    saved_values: tuple[int, ...]
-    layouts: dict[int, TangentLayout]  # of the differentiable values, by index
-    symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
-    gradient_inputs: tuple[int, ...]
-    detached_inputs: tuple[int, ...]  # they require gradients and get none
-    edges: Sequence[int]  # of the autograd node, one for each of the gradients
-    requests: Requests  # which of the gradients a backward is asked for
-    watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
-    depends_on: tuple[Indices, ...]  # for each gradient, the values whose tangents it depends on
-    inner: Inner  # values that other values depend on
-    cut: Callable[[], Backwards]  # the backwards cut at inner values; their gradients come last
-    groups: Groups  # values with independent backwards; () if there is one group
-    random_devices: frozenset[torch.device]  # devices whose generators the forward uses
-    droppable: tuple[int, ...]  # saved tensors that the forward could compute again
-    redo: Callable[
-        [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None,
-         Cuts | None],
-        list[torch.Tensor | None],
-    ]
 
 
 def make_function(spec: FunctionSpec) -> Boxed:
     """A boxed callable that computes the values, differentiably."""
     call = _at_once(spec)
+    if spec.parts:
+        return _in_parts(spec, call)
     return call if spec.watched is None else _linking(spec, call, spec.watched)
 
 
@@ -109,9 +75,31 @@ def _at_once(spec: FunctionSpec) -> Boxed:
     return call
 
 
+def _in_parts(spec: FunctionSpec, at_once: Boxed) -> Boxed:
+    """`at_once`, but with a node for each part."""
+    functions = [_function_class(part, "part") for part in spec.parts]
+    steps = [(part, super(torch.autograd.Function, function).apply)  # type: ignore[misc]
+             for part, function in zip(spec.parts, functions, strict=True)]
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        if are_functorch_transforms_active():
+            return at_once(inputs)
+        random = RandomState.of(spec.random_devices) if spec.random_devices else None
+        with torch.no_grad():
+            outputs = bases(spec.forward(list(inputs)), spec.views)
+        values = list(outputs)
+        for part, apply in steps:
+            own = [x.detach() if i in part.detached_inputs else x for i, x in enumerate(inputs)]
+            for k, value in zip(part.layouts, apply((random, outputs, inputs), *own), strict=True):
+                values[k] = value
+        return values
+
+    return call
+
+
 def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
     """`at_once`, but with a node for each stage if gradients are added up anyway."""
-    function = _function_class(spec, linked=True)
+    function = _function_class(spec, "linked")
     first = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     stages = [[spec.gradient_inputs[k] for k in stage] for stage in spec.backwards.stages]
 
@@ -126,21 +114,22 @@ def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
     return call
 
 
-def _function_class(
-    spec: FunctionSpec, *, linked: bool = False
-) -> type[torch.autograd.Function]:
+def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.Function]:
     """A subclass of `torch.autograd.Function` for one compiled graph.
 
-    linked: gradients of later stages belong to nodes behind it.
+    form "linked": gradients of later stages belong to nodes behind it; "part": as in `forward_of`.
     """
+    linked = form == "linked"
 
     class CompiledFunction(torch.autograd.Function):
         """Compiled forward and backward."""
 
-        forward = staticmethod(_forward(spec, linked))
+        forward = staticmethod(forward_of(spec, form))
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
+            if form == "part":
+                grads = _by_value(spec, grads)
             given = _given(grads, spec.layouts)
             if spec.inner.layers and is_cut_now(ctx, partial(_is_plain, ctx, spec)):
                 given = None if given is None else given | ctx.watch.given
@@ -153,11 +142,18 @@ def _function_class(
             if isinstance(found, GeneratorType):  # `Iterator` takes five times as long
                 with no_autocast():
                     found = join_stages(spec.backwards.stages, found)
-            return _placed(spec, found, given)  # type: ignore[arg-type]
+            placed = _placed(spec, found, given)  # type: ignore[arg-type]
+            return (None, *placed) if form == "part" else placed
 
     if len(spec.layouts) > 1:
         on_register_hook(CompiledFunction, note_hook)
     return CompiledFunction
+
+
+def _by_value(spec: FunctionSpec, own: Sequence[Any]) -> tuple[Any, ...]:
+    """The tangents of a part's values at the places of all values."""
+    given = dict(zip(spec.layouts, own, strict=True))
+    return tuple([given.get(k) for k in range(spec.n_values)])
 
 
 def _gradients(
@@ -280,44 +276,6 @@ def _by_stage(
         ]
 
     return map(reached, stages, pieces)
-
-
-def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
-    """The function's forward: generated source for this graph, because it runs at every call."""
-    scope: dict[str, Any] = {
-        "run": spec.forward, "spec": spec, "hold_others": spec.inputs.hold_others,
-        "link_tensor": link_tensor, "bases": bases, "random_state": RandomState.of,
-    }
-    return load(_forward_text(spec, linked), "<weft autograd forward>", scope, "forward")
-
-
-def _forward_text(spec: FunctionSpec, linked: bool) -> str:
-    """Only what this graph needs: random state, saved values, sizes, weak references."""
-    saved = [f"inputs[{i}]" for i in spec.inputs.saved]
-    saved += [f"outputs[{k}]" for k in spec.saved_values]
-    values = [f"outputs[{k}]" for k in range(spec.n_values)]
-    numbers = spec.layouts.keys() | spec.numbers
-    plain = [values[k] for k in range(spec.n_values) if k not in numbers]
-    sizes = [f"{k}: {values[k]}.size()" for k, form in spec.layouts.items() if form.size is None]
-    symbols = [
-        s.text(f"{'outputs' if s.of_output else 'inputs'}[{s.input}]") for s in spec.symbols
-    ]
-    lines = [
-        f"def forward(ctx, {'inputs, pieces, *edges' if linked else '*inputs'}):",
-        "ctx.pieces, ctx.link = pieces, link_tensor(edges[-1].device)" if linked else "",
-        "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
-        "outputs = run(list(inputs))",
-        # autograd forbids writes to views that a function makes
-        f"outputs = bases(outputs, {spec.views})" if spec.views else "",
-        f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
-        f"ctx.symbols = [{', '.join(symbols)}]" if symbols else "",
-        f"ctx.sizes = {{{', '.join(sizes)}}}" if sizes else "",
-        *spec.inputs.forward_lines(),
-        "ctx.set_materialize_grads(False)",
-        f"ctx.mark_non_differentiable({', '.join(plain)})" if plain else "",
-        f"return ({', '.join(values)},)",
-    ]
-    return "\n    ".join(line for line in lines if line)
 
 
 def _placed(

@@ -12,7 +12,7 @@ gradients, too)::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from inspect import isgeneratorfunction
 from typing import Any, final
 
@@ -130,6 +130,17 @@ def tangent_nodes(graph: Graph, tangents: Sequence[int]) -> dict[int, Node]:
     """The placeholders of tangents, which are a backward graph's last ones, by value."""
     found = [n for n in graph.nodes if n.op == "placeholder"]
     return dict(zip(tangents, found[len(found) - len(tangents) :], strict=True))
+
+
+def with_tangents_of(graph: Graph, tangents: Sequence[int], values: Container[int]) -> Graph:
+    """A backward graph that takes the tangents of some values only."""
+    graph = copied_graph(graph)
+    absent = [n for k, n in tangent_nodes(graph, tangents).items() if k not in values]
+    remove_tangents(graph, absent)
+    eliminate_dead_code(aten_graph.make(graph))
+    for node in absent:
+        graph.erase_node(node)
+    return graph
 
 
 def _keep_gradients(graph: Graph, wanted: Indices) -> None:

@@ -9,13 +9,14 @@ Place in the pipeline: the training branch of `pipeline.compile_aot`::
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import OpOverload, tree_flatten
+from weft._torch import OpOverload, call_hooks_for_gradients, tree_flatten
 from weft.aot import graph as aten_graph
 from weft.aot.global_state import Boxed, without_autocast
 from weft.aot.operators import draws_numbers
@@ -24,11 +25,12 @@ from weft.aot.rewrites.expand import Lowered
 from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.runtime_wrapper import wrap
 from weft.aot.tracing.trace import Traced, Tracer
-from weft.aot.training.autograd_function import FunctionSpec, make_function, make_layers
+from weft.aot.training.autograd_function import make_function, make_layers
 from weft.aot.training.backward_stages import Stages, stages_of
-from weft.aot.training.backwards import Backwards
+from weft.aot.training.backwards import Backwards, Indices, with_tangents_of
 from weft.aot.training.double_backward import DoubleBackward
 from weft.aot.training.forward_inputs import ForwardInputs
+from weft.aot.training.function_spec import FunctionSpec
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.layers import Inner, cut_at, inner_results, without_inner
 from weft.aot.training.partition import Partition, is_view, mark_copies, partition
@@ -79,10 +81,51 @@ def compile_joint(
         redo=redo,
         random_devices=_random_devices(parts.forward),
         watched=_watched(stages, joint.gradient_inputs, leaves),
+        parts=(),
         **spec,
     )
+    if not (of_data or inner.layers) and _reaches_too_much(function, leaves):
+        function = replace(function, parts=tuple(_part(function, g) for g in joint.groups))
+    _protect_hooks(tracer, function, leaves)
     call = wrap(traced, make_function(function), run_captured(gm), layers=make_layers(function))
     return call if torch.is_grad_enabled() else _with_gradients(call)
+
+
+def _protect_hooks(tracer: Tracer, spec: FunctionSpec, leaves: set[int]) -> None:
+    """Backwards that do not reach a leaf pass its hooks by: autograd would call them with None."""
+    tensors = [*tracer.examples, *tracer.lifted]
+    for i, values in zip(spec.gradient_inputs, spec.depends_on, strict=True):
+        if i in leaves and not values >= spec.layouts.keys():
+            call_hooks_for_gradients(tensors[i])
+
+
+def _reaches_too_much(spec: FunctionSpec, leaves: set[int]) -> bool:
+    """Whether a backward of one group would also run what is behind inputs of others."""
+    return any(
+        i not in leaves and any(values.isdisjoint(group) for group in spec.groups)
+        for i, values in zip(spec.gradient_inputs, spec.depends_on, strict=True)
+    )
+
+
+def _part(spec: FunctionSpec, values: Indices) -> FunctionSpec:
+    """The description of a node for one group of values, behind the graph's forward."""
+    whole = spec.backwards
+    graph = with_tangents_of(whole.graph, whole.tangents, values)
+    saved = [n for n in graph.nodes if n.op == "placeholder"][len(spec.inputs.saved) :]
+    reached = [not found.isdisjoint(values) for found in spec.depends_on]
+    inputs = dict(zip(spec.gradient_inputs, reached, strict=True))
+    leaf = spec.requests.leaf
+    return replace(
+        spec,
+        backwards=Backwards(
+            graph, [k for k in whole.tangents if k in values], whole.stages, whole.compiler),
+        layouts={k: layout for k, layout in spec.layouts.items() if k in values},
+        saved_values=tuple(
+            k if n.users else -1 for k, n in zip(spec.saved_values, saved, strict=False)),
+        detached_inputs=(*spec.detached_inputs, *(i for i, is_own in inputs.items() if not is_own)),
+        requests=Requests(leaf if leaf is not None and reached[leaf] else None),
+        groups=(),
+    )
 
 
 def _values(joint: JointGraph) -> list[int]:

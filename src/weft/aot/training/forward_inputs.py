@@ -42,15 +42,15 @@ class ForwardInputs:
     written: frozenset[int]
     """Tensors that the graph writes: their versions say nothing."""
 
-    def forward_lines(self) -> Iterator[str]:
-        """Statements of the forward that keep them in `ctx`."""
+    def forward_lines(self, held: str) -> Iterator[str]:
+        """Statements of the forward that keep them in `ctx`, weakly those in the list `held`."""
         kept = "".join(f"inputs[{i}], " for i in self.leaves)
         read = (i for i in self.leaves if i not in self.unread_leaves)
         if kept:
             yield f"ctx.kept = ({kept})"
             yield f"ctx.versions = {{{', '.join(f'{i}: inputs[{i}]._version' for i in read)}}}"
         if len(self.saved) + len(self.leaves) < self.count:
-            yield "ctx.others = hold_others(inputs)"
+            yield f"ctx.others = hold_others({held})"
 
     def hold_others(self, inputs: Sequence[Any]) -> dict[int, Any]:
         """What stands for inputs that are not kept strongly: numbers, weak references with

@@ -233,11 +233,13 @@ def _must_run_early(node: Node, roles: _Roles) -> bool:
 def is_cheap(node: Node) -> bool:
     """Whether an operator costs next to nothing inside a fused kernel."""
     target = node.target
+    if is_view(node):
+        return True
     if target is operator.getitem or "copies_input" in node.meta:
         return False
     if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
         return False
-    if torch.Tag.pointwise in target.tags or facts(target).kind is Kind.VIEW:
+    if torch.Tag.pointwise in target.tags:
         return True
     return target._schema.name.split("::")[1] in _CHEAP
 
