@@ -85,9 +85,11 @@ def inner_results(
     layers = []
     values = [k for k in tangents if k >= 0]
     for n in range(1, max(level[k] for k in values) + 1):
-        own = [k for k in values if level[k] == n]
-        read = [k for k in results if not readers[k].isdisjoint(own)]
-        layers.append(Layer(tuple(own), tuple(read)))
+        own: dict[tuple[int, ...], list[int]] = {}  # a backward visits all that a layer reads
+        for k in values:
+            if level[k] == n:
+                own.setdefault(tuple(r for r in results if k in readers[r]), []).append(k)
+        layers += [Layer(tuple(several), read) for read, several in own.items()]
     top = min(values, key=level.__getitem__)
     return Inner(tuple(results), tuple(readers[k] for k in results), tuple(layers), top)
 
