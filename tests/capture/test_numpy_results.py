@@ -96,6 +96,8 @@ INTS = np.array([[3, -4, 0], [7, 1, 2]])
 LIKE_NUMPY: dict[str, Callable[..., Any]] = {
     "loop_types": lambda x, n: (n / 3, n / n[:, :1], np.arctan2(n, 2), np.hypot(n, n), np.cbrt(n),
                                 n.astype(np.int8) // 2, np.float32(1) / n[n != 0].astype(np.int16)),
+    "small_integers": lambda x, n: (n.astype(np.int8).cumprod(),
+                                    np.cumprod((n * 16).astype(np.int8), axis=1)),
     "zero_divisors": lambda x, n: (5 // n, 5 % n, np.fmod(7, n), n // n, x // n),
     "nan": lambda x, n: (np.sign(x), np.median(x, axis=0), np.nanmean(x, axis=1), np.nansum(x),
                          np.nanmax(x, axis=0), np.nanstd(x[:, ::2], axis=0), np.percentile(x, 30)),
@@ -219,3 +221,13 @@ def test_indices_of_data_and_other_conversions() -> None:
         return top, plain, found, torch.asarray(a) + t, torch.Tensor(a), torch.FloatTensor(a) * 2
 
     check(f, (np.arange(12.0).reshape(3, 4) - 5, torch.ones(4)), graphs=1, breaks=0)
+
+
+def test_an_array_of_one_element_is_no_number() -> None:
+    def f(a):
+        try:
+            return float(a)
+        except TypeError as error:
+            return str(error)
+
+    check(f, (np.ones((1, 1)),), (np.array(2.5),), breaks=None)

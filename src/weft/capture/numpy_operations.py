@@ -280,6 +280,13 @@ def _cumulative(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda array, axis=0: function(array, axis)
 
 
+def _cumprod(array: torch.Tensor, axis: int | None = None, dtype: torch.dtype | None = None
+             ) -> torch.Tensor:
+    """In int64 for all integers."""
+    array, dim = (array.flatten(), 0) if axis is None else (array, axis)
+    return torch.cumprod(array, dim, dtype=dtype)
+
+
 def _outer(name: str) -> Callable[..., Any]:
     def outer(left: torch.Tensor, right: torch.Tensor) -> Any:
         left, right = torch.as_tensor(left), torch.as_tensor(right)
@@ -341,6 +348,7 @@ OWN.update({
     **dict.fromkeys(("argsort", "method.argsort"), _argsort),
     **dict.fromkeys(("floor_divide", "operator.floordiv"), _of_integers(torch.floor_divide)),
     **dict.fromkeys(("mod", "operator.mod", "remainder"), _of_integers(torch.remainder)),
+    **dict.fromkeys(("cumprod", "method.cumprod"), _cumprod),
     **{f"{ufunc}.accumulate": _cumulative(function) for ufunc, function in (
         ("add", torch.cumsum), ("multiply", torch.cumprod),
         ("maximum", lambda array, axis: torch.cummax(array, axis).values),

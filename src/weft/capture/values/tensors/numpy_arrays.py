@@ -250,7 +250,7 @@ class ArrayValue(SymbolicValue):
         if name == "item" and not kwargs:
             key = args[0] if len(args) == 1 and args[0].python_type() is tuple else TupleValue(args)
             return self.getitem(tx, key).method(tx, "item", [], {})
-        if (self.scalar or _is_one(self.example)) and name in _CONVERSIONS and not args:
+        if self.example.dim() == 0 and name in _CONVERSIONS and not args:
             return tx.call_python(_CONVERSIONS[name], self.as_number(tx))
         raise self._unknown(tx, "data-dependent-value", f"{name}() of an array")
 
