@@ -843,3 +843,13 @@ def test_dictionaries_updated_in_place_by_pairs() -> None:
         return x * 2, made
 
     check(f, (X, [(1, 3)]), (X, ("ab", "cd")), (X, {5: 6}), (X, ["abc"]), (X, 5))
+
+
+FROM_HEX = float.__dict__["fromhex"]
+
+
+def test_a_class_method_in_c_called_through_its_descriptor() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, FROM_HEX(float, "0x1p3"), refused(lambda: FROM_HEX())
+
+    check(f, (X,), breaks=None)

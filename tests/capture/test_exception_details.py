@@ -566,3 +566,15 @@ def test_parts_of_groups() -> None:
         return x + 1, texts, group.split(IndexError)[0], group.derive([TypeError()]).message
 
     check(f, (X,), breaks=0)
+
+
+def test_a_plain_exception_that_a_group_clause_catches_is_in_a_tuple() -> None:
+    def f(x):
+        try:
+            raise ValueError(1)
+        except* ValueError as group:
+            found = group
+        return x, found
+
+    eager, compiled = f(torch.ones(1))[1], weft.compile(f, backend="eager")(torch.ones(1))[1]
+    assert repr(compiled.args) == repr(eager.args)

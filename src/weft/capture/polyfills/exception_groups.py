@@ -21,7 +21,8 @@ def check_match(error: Any, kinds: Any) -> tuple[Any, Any]:
             raise TypeError(
                 "catching ExceptionGroup with except* is not allowed. Use except instead.")
     if isinstance(error, kinds):
-        return None, error if isinstance(error, BaseExceptionGroup) else ExceptionGroup("", [error])
+        is_group = isinstance(error, BaseExceptionGroup)
+        return None, error if is_group else ExceptionGroup("", (error,))
     if isinstance(error, BaseExceptionGroup):
         matching, rest = error.split(kinds)
         return rest, matching
