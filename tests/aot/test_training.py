@@ -673,3 +673,24 @@ def test_a_result_requires_gradients_where_autograd_finds_none_for_any_input() -
     x = torch.ones(3, requires_grad=True)
     result = weft.compile(f, backend="aot_eager", fullgraph=True)(x)
     assert torch.autograd.grad(result, x, allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("write", [
+    lambda variance, y: variance.mul_(0.5),
+    lambda variance, y: F.batch_norm(y, y.mean(0), variance, training=True),
+], ids=["in place", "statistics"])
+def test_backwards_do_not_read_buffers_written_since(write):
+    """What eager had saved was computed again, from the buffer that the program changed since:
+    an error, or a wrong gradient where the write is not counted (statistics)."""
+    def run(x, w, variance):
+        return F.linear(x, w * torch.rsqrt(variance + 1e-5)[:, None])
+
+    torch.manual_seed(0)
+    x, w, variance = torch.randn(5, 4), torch.randn(3, 4, requires_grad=True), torch.rand(3) + 0.5
+    gradients = []
+    for call in (run, weft.compile(run, backend="aot_eager")):
+        own = variance.clone()
+        y = call(x, w, own)
+        write(own, y.detach())
+        gradients.append(torch.autograd.grad(y.square().sum(), w)[0])
+    torch.testing.assert_close(*gradients)

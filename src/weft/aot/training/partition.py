@@ -9,8 +9,10 @@ so the cut is at or after it. Values that backward operators read are connected 
     backward: needs x, w, v, h (gelu), y (weight gradient)
     cut:      save x, w, v (they exist anyway) and h; recompute y = gelu(h)
 
-Eager's own choice is one of the possible cuts, so never more is saved than in eager. With
-`config.activation_memory_budget`, even less is saved (`memory_budget.py`).
+Eager's own choice is one of the possible cuts, so never more is saved than in eager. Small inputs
+without a gradient (running statistics) are saved only if the backward itself reads them: the
+program may write to them before the backward runs, and eager would have saved what it computed.
+With `config.activation_memory_budget`, even less is saved (`memory_budget.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ from weft.shapes.graph_nodes import copy_node
 aten = torch.ops.aten
 
 _INFINITE: Final = 1 << 60
+
+_SMALL: Final = 1 << 20
+"""Bytes of an input below which it is better to save what is computed of it."""
 
 _CHEAP: Final = frozenset(
     {
@@ -118,6 +123,26 @@ class _Roles:
         if any(n in self.late or "runs_again" in n.meta for n in self.binders):
             raise Unsupported("sizes that depend on data, found in the backward")
         self.early = _ancestors([*self.values, *self.binders])
+        trained = set(joint.gradient_inputs)
+        self.may_change = {n for i, n in enumerate(self.inputs)
+                           if i not in trained and self._may_change(n)}
+
+    def _may_change(self, node: Node) -> bool:
+        """Whether the backward should not compute anything of an input again."""
+        value = node.meta["val"]
+        if not isinstance(value, FakeTensor) or _bytes(value) > _SMALL:
+            return False
+        return not any(self.read_late(n) for n in self._unsaved_forms(node))
+
+    def _unsaved_forms(self, node: Node) -> set[Node]:
+        """The input, and what is computed of it without a value in between that can be saved."""
+        found, waiting = {node}, [node]
+        while waiting:
+            for user in waiting.pop().users:
+                if user not in found and user not in self.late and _never_saved(user):
+                    found.add(user)
+                    waiting.append(user)
+        return found
 
     def _descendants(self, start: set[Node]) -> set[Node]:
         """Nodes that depend on tangents: they run in the backward."""
@@ -196,10 +221,19 @@ def _cost(node: Node, roles: _Roles) -> int:
     in memory otherwise; infinite if it cannot be saved."""
     value = node.meta["val"]
     if node.op == "placeholder":
+        if node in roles.may_change:
+            return _INFINITE
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
-    if not isinstance(value, FakeTensor) or is_view(node) or "runs_again" in node.meta:
-        return _INFINITE  # checkpointing recomputes it: it must not be saved
+    if _never_saved(node):
+        return _INFINITE
     return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
+
+
+def _never_saved(node: Node) -> bool:
+    """Whether the value of an operator is no tensor of its own, or is computed again by a
+    checkpoint."""
+    is_tensor = isinstance(node.meta["val"], FakeTensor)
+    return not is_tensor or is_view(node) or "runs_again" in node.meta
 
 
 def _is_read_from_memory(node: Node, roles: _Roles) -> bool:
