@@ -5,6 +5,7 @@ A backward graph reads what its forward graph saved by the strides of the metada
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -65,6 +66,18 @@ def test_operators_that_know_few_layouts(
         found = weft.compile(function, dynamic=False)(x, factor)
         torch.testing.assert_close(found, wanted)
         assert found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7), (1, 2, 4, 7), (1, 1, 3, 4, 5)], ids=len)
+def test_nearest_rows_of_sizes_and_scales_that_disagree(shape: tuple[int, ...]) -> None:
+    """A dimension of an image that is kept or doubled goes by its size, others by the scale."""
+    def resized(x: torch.Tensor) -> list[torch.Tensor]:
+        scales = [F.interpolate(x, scale_factor=s, mode="nearest") for s in (1.2, 2.01, 0.7, 3.0)]
+        return [*scales, F.interpolate(x, size=[2 * n - 1 for n in shape[2:]], mode="nearest")]
+
+    x = torch.arange(1.0 * math.prod(shape)).view(shape)
+    for found, wanted in zip(weft.compile(resized, dynamic=False)(x), resized(x), strict=True):
+        assert torch.equal(found, wanted)
 
 
 IMAGE = torch.randn(2, 4, 6, 6).contiguous(memory_format=torch.channels_last)

@@ -345,7 +345,7 @@ def _replace_where(
 def upsample_nearest(cx: LoweringContext, x: Value, size: Any, *scales: Any) -> Value:
     spatial = x.shape[2:]
     factors = whole_factors(spatial, cx.shape[2:], scales)
-    ratios = None if factors else _ratios(spatial, cx.shape[2:], scales)
+    ratios = None if factors else _ratios(cx, spatial, scales)
 
     def formula(em: Emitter, index: Index) -> Node:
         if factors:
@@ -369,12 +369,16 @@ def whole_factors(small: Shape, large: Shape, scales: Sequence[float | None]) ->
     return found
 
 
-def _ratios(source: Shape, result: Shape, scales: Sequence[float | None]) -> list[float]:
-    """What ATen multiplies positions in results with: float32 numbers."""
+def _ratios(cx: LoweringContext, source: Shape, scales: Sequence[float | None]) -> list[float]:
+    """What ATen multiplies positions in results with: float32 numbers. On CPUs the sizes of
+    images say more than the scales where a dimension is kept or doubled."""
     found = []
-    for n, m, scale in zip_longest(source, result, scales):
+    for n, m, scale in zip_longest(source, cx.shape[2:], scales):
         if not (isinstance(n, int) and isinstance(m, int) and m):
             raise NotLowered("upsampling of unknown sizes by a fraction")
+        if cx.device.type == "cpu" and len(source) == 2 and m in (n, 2 * n):
+            found.append(n / m)
+            continue
         ratio = torch.tensor(1 / scale) if scale else torch.tensor(float(n)) / m
         found.append(ratio.item())
     return found
