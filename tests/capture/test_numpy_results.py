@@ -231,3 +231,24 @@ def test_an_array_of_one_element_is_no_number() -> None:
             return str(error)
 
     check(f, (np.ones((1, 1)),), (np.array(2.5),), breaks=None)
+
+
+def test_arrays_of_constants_under_a_transform() -> None:
+    """Their tensor was one of the transform's level."""
+    def gradient(x):
+        w = np.linspace(0, 1, 3).astype(np.float32)
+        return torch.func.grad(lambda row: (row * torch.as_tensor(w)).pow(2).sum())(x)
+
+    check(gradient, (torch.ones(4, 3),), graphs=1, breaks=0)
+
+
+def test_sizes_beside_arrays_stay_symbolic() -> None:
+    """NumPy's float64 equals None, so its types were not found, and each size had a graph."""
+    def f(x):
+        n = x.shape[0]
+        return x * 2 + n, np.arange(3) * n, n * np.ones(2), np.ones(2, np.float32) / n
+
+    compiled, before = weft.compile(f), weft.stats()["graphs"]
+    for n in (4, 7, 12, 9):
+        equal(compiled(np.ones((n, 3))), f(np.ones((n, 3))))
+    assert weft.stats()["graphs"] == before + 2

@@ -162,7 +162,7 @@ def _loop_types(ufunc: numpy.ufunc, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     them."""
     given: Any = tuple(numpy_dtype(kind) if isinstance(kind, torch.dtype) else _WEAK.get(kind)
                   for kind in kinds)
-    if len(given) != ufunc.nin or None in given:
+    if len(given) != ufunc.nin or any(kind is None for kind in given):  # (float64 equals None)
         return ()
     try:
         found = ufunc.resolve_dtypes((*given, *(None,) * ufunc.nout))

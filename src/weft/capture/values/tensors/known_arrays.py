@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy
 import torch
 
+from weft._torch import without_functorch_levels
 from weft.capture.breaks import graph_break
 from weft.capture.numpy_calls import tensor_of
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -120,7 +121,8 @@ def contents(tx: Interpreter, array: numpy.ndarray[Any, Any]) -> TensorValue:
             made = run(tx, "call_function", torch.full, [tx.wrap_new(array.shape), number], options)
             assert isinstance(made, TensorValue)
             return made
-    tensor = tensor_of(array.copy("K"))
+    with without_functorch_levels():
+        tensor = tensor_of(array.copy("K"))
     if tensor is None:
         raise graph_break("unknown-value", f"an array of {array.dtype} as a tensor")
     source = tx.tree.object(tensor, "array")

@@ -317,7 +317,9 @@ class ArrayValue(SymbolicValue):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         left, right = (other, self) if reflected else (self, other)
         op = plain_operator(op) if reflected or self.scalar else op
-        found = evaluated(tx, getattr(operator, op), [left, right], {})
+        found = None
+        if not _has_symbolic(tx, other):
+            found = evaluated(tx, getattr(operator, op), [left, right], {})
         if found is not None:
             return found
         if isinstance(other, TensorValue):
