@@ -5,6 +5,7 @@ promised.
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -467,3 +468,10 @@ def test_recurrent_weights_that_lie_apart_are_copied() -> None:
     found = torch.ops.weft.cudnn_rnn(x, apart, 5, *states, LSTM, 1, False, False, False)
     torch.testing.assert_close(found[0], layer(x)[0].detach(), rtol=1e-4, atol=1e-4)
     assert found[4].numel() == sum(w.numel() for w in apart)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7), (1, 2, 4, 7), (1, 1, 3, 4, 5)], ids=len)
+def test_nearest_rows_of_sizes_and_scales_that_disagree(shape: tuple[int, ...]) -> None:
+    x = torch.arange(1.0 * math.prod(shape), device="cuda").view(shape)
+    for scale in (1.2, 2.01, 0.7):
+        check(lambda x, scale=scale: F.interpolate(x, scale_factor=scale, mode="nearest"), x)

@@ -370,13 +370,13 @@ def whole_factors(small: Shape, large: Shape, scales: Sequence[float | None]) ->
 
 
 def _ratios(cx: LoweringContext, source: Shape, scales: Sequence[float | None]) -> list[float]:
-    """What ATen multiplies positions in results with: float32 numbers. On CPUs the sizes of
-    images say more than the scales where a dimension is kept or doubled."""
+    """What ATen multiplies positions in results with: float32 numbers. The sizes of images
+    say more than the scales where a dimension is kept, or on CPUs doubled."""
     found = []
     for n, m, scale in zip_longest(source, cx.shape[2:], scales):
         if not (isinstance(n, int) and isinstance(m, int) and m):
             raise NotLowered("upsampling of unknown sizes by a fraction")
-        if cx.device.type == "cpu" and len(source) == 2 and m in (n, 2 * n):
+        if len(source) == 2 and (m == n or (m == 2 * n and cx.device.type == "cpu")):
             found.append(n / m)
             continue
         ratio = torch.tensor(1 / scale) if scale else torch.tensor(float(n)) / m
