@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -153,3 +154,25 @@ def test_causes_that_are_no_exceptions() -> None:
         return x + 1, texts
 
     check(f, (X,), breaks=None)
+
+
+def test_stop_iteration_of_a_function_ends_what_iterates_with_it() -> None:
+    """It came out of the loop, and `throw` into a new generator let it pass (3.11)."""
+    def third(i):
+        if i == 2:
+            raise StopIteration
+        return i
+
+    def f(x):
+        def new():
+            yield x
+
+        try:
+            new().throw(StopIteration(3))
+        except (RuntimeError, StopIteration) as error:
+            thrown = repr(error), repr(error.__cause__)
+        kept = itertools.starmap(third, [(0,), (2,)]), itertools.takewhile(third, (1, 2, 3))
+        return (x + 1, thrown, list(map(third, range(5))), list(filter(third, range(5))),
+                *map(list, kept), next(map(third, [2]), "end"))
+
+    check(f, (torch.ones(1),), graphs=1)

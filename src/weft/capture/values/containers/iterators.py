@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import LISTED
 from weft.capture.values.methods import MethodTable
@@ -35,6 +35,17 @@ class IteratorValue(MethodTable):
         if item is None:
             raise tx.error(StopIteration)
         return item
+
+
+def result_or_end(tx: Interpreter, function: SymbolicValue, args: Args) -> SymbolicValue | None:
+    """What an iterator's function returns; None if it raises StopIteration, which ends the loop
+    over the iterator."""
+    try:
+        return tx.force(tx.call(function, args))
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), StopIteration):
+            return None
+        raise
 
 
 @final
@@ -98,6 +109,10 @@ class LazyIterator(IteratorValue):
             item = next(self.started, None)
         except ValueError as error:  # "generator already executing"
             raise graph_break("unknown-operation", f"a {self!r} entered again: {error}") from error
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), StopIteration):
+                raise
+            item = None
         return None if item is None else tx.force(item)
 
     def rebuild(self, emit: Emitter) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import constant
-from weft.capture.values.containers.iterators import IteratorValue
+from weft.capture.values.containers.iterators import IteratorValue, result_or_end
 from weft.capture.values.containers.sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class MapIterator(Parallel):
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         items = self.items(tx)
-        return None if items is None else tx.force(tx.call(self.function, items))
+        return None if items is None else result_or_end(tx, self.function, items)
 
     def arguments(self, emit: Emitter) -> list[str]:
         return [emit.value(self.function), *super().arguments(emit)]
@@ -155,7 +155,9 @@ class FilterIterator(Rebuilt):
         wanted = self.kind is filter
         while (item := self.source_.next(tx)) is not None:
             item = tx.force(item)
-            answer = item if plain else tx.call(self.function, [item])
+            answer = item if plain else result_or_end(tx, self.function, [item])
+            if answer is None:
+                return None
             if answer.truth(tx) is wanted:
                 return item
             tx.tick()
@@ -182,7 +184,7 @@ class StarmapIterator(Rebuilt):
         if item is None:
             return None
         args = [tx.force(arg) for arg in tx.unpack(item)]
-        return tx.force(tx.call(self.function, args))
+        return result_or_end(tx, self.function, args)
 
     def arguments(self, emit: Emitter) -> list[str]:
         return [emit.value(self.function), emit.value(self.source_)]

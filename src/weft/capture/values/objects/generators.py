@@ -104,9 +104,11 @@ class GeneratorValue(MethodTable):
         """
         if self.running:
             raise tx.error(ValueError, "generator already executing")
-        if self.done or not self.started:
-            self.done = True
+        if self.done:
             raise error
+        if not self.started:
+            self.done = True
+            raise _leaving(tx, error)
         inner = self._yields_from()
         if inner is None:
             return self._throw_here(tx, error)
