@@ -20,7 +20,7 @@ from torch import fx
 from weft._torch import no_modes
 from weft.capture.graph import GraphBuilder, GraphInput
 from weft.capture.source import Source
-from weft.capture.values.tensors.known_data import inputs_of, run_steps, steps_of
+from weft.capture.values.tensors.known_data import can_run, inputs_of, run_steps, steps_of
 from weft.config import config
 from weft.errors import SourceLine
 from weft.shapes.contents import LARGEST
@@ -70,7 +70,7 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
         return None
     if len(tx.data.input_tests) >= _MOST_TESTS or not isinstance(tx.builder, GraphBuilder):
         return None
-    steps = steps_of(tx, node) if node.graph is tx.builder.graph else None
+    steps = steps_of(tx, node, can_run) if node.graph is tx.builder.graph else None
     if steps is None or len(steps) > _MOST_STEPS:
         return None
     inputs = inputs_of(tx, steps)

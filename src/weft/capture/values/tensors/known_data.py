@@ -11,8 +11,9 @@ on the real tensors::
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -28,8 +29,8 @@ from weft.shapes.unbacked import names_of
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-_MOST_NODES: Final = 2_000
 _NUMPY_CALLS: Final = "weft.capture.numpy_calls"
+_MOST_NODES: Final = 2_000
 _MOST_ELEMENTS: Final = 1 << 22
 """Limits: nodes that are run to compute a value, and the size of their results."""
 
@@ -37,10 +38,11 @@ _MOST_ELEMENTS: Final = 1 << 22
 def known(tx: Interpreter, node: fx.Node) -> Any:
     """The real value of a node's result at this point of the program, or None if it is not
     known."""
-    if node.graph is not tx.builder.graph or not _follows(node, tx.data.from_inputs):
+    follows = functools.partial(_follows, memo=tx.data.from_inputs)
+    if node.graph is not tx.builder.graph or not follows(node):
         return None
-    steps = steps_of(tx, node)
-    if steps is None or not all(map(_is_known, steps)):
+    steps = steps_of(tx, node, follows)
+    if steps is None:
         return None
     try:
         return run_steps(tx, steps)[node]
@@ -61,7 +63,7 @@ def rely_on(tx: Interpreter, reason: GraphBreak, *, always: bool) -> bool:
     nodes = list(_needed_nodes(tx, reason))
     needed: dict[str, GraphInput] = {}
     for node in nodes:
-        steps = steps_of(tx, node) if node.graph is tx.builder.graph else None
+        steps = steps_of(tx, node, can_run) if node.graph is tx.builder.graph else None
         if steps is None:
             return False
         needed.update({given.source.name: given for given in inputs_of(tx, steps)
@@ -122,14 +124,15 @@ def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
     return memo[node]
 
 
-def steps_of(tx: Interpreter, node: fx.Node) -> list[fx.Node] | None:
-    """The nodes to run for the current value of a node, in order, or None if they cannot be run."""
+def steps_of(tx: Interpreter, node: fx.Node, may_run: Callable[[fx.Node], bool]
+             ) -> list[fx.Node] | None:
+    """The nodes to run for the current value of a node, in order, or None if one may not be run."""
     needed, storages = {node}, set(_storages(node))
     steps: list[fx.Node] = []
     for step in reversed(tx.builder.graph.nodes):
         if step not in needed and not _writes(step, storages):
             continue
-        if len(steps) >= _MOST_NODES or not can_run(step):
+        if len(steps) >= _MOST_NODES or not may_run(step):
             return None
         steps.append(step)
         for given in step.all_input_nodes:

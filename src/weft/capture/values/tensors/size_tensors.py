@@ -55,7 +55,7 @@ def number(tx: Interpreter, node: fx.Node) -> Number | None:
         made = _Evaluation(tx).value(node)
     except _NoNumber:
         return None
-    steps = steps_of(tx, node)
+    steps = steps_of(tx, node, can_run)
     if steps is None or any(step.meta.get("effect") for step in steps):
         return None  # written to
     return None if isinstance(made, _Fraction) else made
