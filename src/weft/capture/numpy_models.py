@@ -2,7 +2,7 @@
 numbers.
 
 Place in the pipeline: beside `numpy_calls`, whose operations are PyTorch's emulation of NumPy; used
-by `values/numpy_arrays`. A `Blank` describes an array whose numbers depend on data::
+by `values/tensors/numpy_arrays`. A `Blank` describes an array whose numbers depend on data::
 
     tried = try_out("fix", [Blank((3,), (1,), numpy.dtype("float32"))], {})
     tried.result.dtype, tried.shares_memory, tried.agrees   # float32, False, False
@@ -14,13 +14,15 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import numpy
 import torch
 
 import weft.capture.numpy_operations  # noqa: F401  registers them
 from weft.capture.numpy_calls import numpy_function, operation, torch_dtype
+
+_T = TypeVar("_T")
 
 _LARGEST: Final = 1 << 18
 """Arrays of up to so many elements are tried as they are; larger ones get smaller sizes."""
@@ -124,7 +126,8 @@ def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None
         if isinstance(result, Exception):  # it comes again where the program runs
             return Tried(None, False, -1, False)
         shares = any(numpy.may_share_memory(one, other)
-                     for one in _arrays(result) for other in _arrays(given))
+                     for one in instances(numpy.ndarray, result)
+                     for other in instances(numpy.ndarray, given))
         argument = next((at for at, one in enumerate(given[0]) if one is result), -1) if (
             isinstance(result, numpy.ndarray)) else -1
         return Tried(_blanks(result), shares, argument,
@@ -216,14 +219,15 @@ def _as_operands(value: Any) -> Any:
     return value
 
 
-def _arrays(value: Any) -> Iterator[numpy.ndarray[Any, Any]]:
-    if isinstance(value, numpy.ndarray):
+def instances(kind: type[_T], value: Any) -> Iterator[_T]:
+    """The instances of a class in a value: itself, or in lists, tuples and dicts."""
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _arrays(item)
+            yield from instances(kind, item)
     elif isinstance(value, dict):
-        yield from _arrays(list(value.values()))
+        yield from instances(kind, list(value.values()))
 
 
 def _same(wanted: Any, found: Any) -> bool:

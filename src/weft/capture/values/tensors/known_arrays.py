@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy
@@ -24,6 +24,7 @@ import torch
 from weft._torch import without_functorch_levels
 from weft.capture.breaks import graph_break
 from weft.capture.numpy_calls import tensor_of
+from weft.capture.numpy_models import instances
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant, evaluate, python_object
 from weft.capture.values.containers.sequences import ListValue, TupleValue
@@ -89,9 +90,7 @@ def _layout(array: Any) -> tuple[Any, ...]:
 
 def memory_of(tx: Interpreter, array: numpy.ndarray[Any, Any]) -> Memory:
     """The memory that an array, made while capturing, is a view of."""
-    base: Any = array
-    while getattr(base, "base", None) is not None:
-        base = base.base
+    base = _base_of(array)
     if type(base) is not numpy.ndarray or base.dtype.hasobject:
         raise graph_break("unknown-value", f"an array of {array.dtype} in a {type(base).__name__}")
     return tx.data.memories.setdefault(id(base), Memory(base))  # type: ignore[no-any-return]
@@ -147,7 +146,7 @@ def evaluated(tx: Interpreter, function: Callable[..., Any], args: Args, kwargs:
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):
         return None
-    borrowed = [one for one in _arrays([objects, named]) if not _is_owned(tx, one)]
+    borrowed = [one for one in instances(numpy.ndarray, [objects, named]) if not _is_owned(tx, one)]
     before = [one.tobytes() for one in borrowed]
     result = evaluate(tx, lambda: _call_quietly(function, objects, named))
     if [one.tobytes() for one in borrowed] != before:
@@ -157,7 +156,7 @@ def evaluated(tx: Interpreter, function: Callable[..., Any], args: Args, kwargs:
             return tx.force(value)
     if hasattr(type(result), "__next__"):
         raise graph_break("unknown-value", f"a {type(result).__name__}")
-    made = list(_arrays(result))
+    made = list(instances(numpy.ndarray, result))
     shares = any(numpy.may_share_memory(a, b) for a in made for b in borrowed)
     if shares or sum(one.size for one in made) > _LARGEST:
         return None
@@ -188,18 +187,11 @@ def _is_among(array: Any, others: list[Any]) -> bool:
 
 def _is_owned(tx: Interpreter, array: Any) -> bool:
     """Whether the array is one that capture keeps, not a copy of one from outside."""
-    base = array
-    while getattr(base, "base", None) is not None:
-        base = base.base
-    return id(base) in tx.data.memories
+    return id(_base_of(array)) in tx.data.memories
 
 
-def _arrays(value: Any) -> Iterator[Any]:
-    if isinstance(value, numpy.ndarray):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _arrays(item)
-    elif isinstance(value, dict):
-        yield from _arrays(list(value.values()))
-
+def _base_of(array: Any) -> Any:
+    """What owns the memory of an array."""
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array
