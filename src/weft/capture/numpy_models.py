@@ -10,6 +10,7 @@ by `values/tensors/numpy_arrays`. A `Blank` describes an array whose numbers dep
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -113,7 +114,8 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_frozen, value))
     if isinstance(value, numpy.ndarray):
-        return (value.dtype, value.shape, value.strides, value.tobytes())
+        digest = hashlib.sha256(value.tobytes()).digest()
+        return (value.dtype, value.shape, value.strides, digest)
     return value if isinstance(value, Blank) else (type(value), repr(value))
 
 
@@ -130,9 +132,10 @@ def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None
                      for other in instances(numpy.ndarray, given))
         argument = next((at for at, one in enumerate(given[0]) if one is result), -1) if (
             isinstance(result, numpy.ndarray)) else -1
+        floats = any(blank.dtype.kind == "f" for blank in instances(Blank, (args, kwargs)))
+        samples = _SAMPLES if floats and path not in _CASTS else _SAMPLES[:1]
         return Tried(_blanks(result), shares, argument,
-                     all(_agrees(path, args, kwargs, sample)
-                         for sample in (_SAMPLES[:1] if path in _CASTS else _SAMPLES)))
+                     all(_agrees(path, args, kwargs, sample) for sample in samples))
 
 
 def _first_result(path: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
