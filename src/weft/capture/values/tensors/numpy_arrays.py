@@ -420,12 +420,17 @@ _CONVERT: Final = ("array", "asarray", "ascontiguousarray", "concatenate", "dot"
 
 def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Evaluate a NumPy operation, or record it as a node of the graph."""
-    args = [tx.force(arg) for arg in args]
-    kwargs = {name: tx.force(value) for name, value in kwargs.items()}
-    if not any(_has_symbolic(tx, value) for value in (*args, *kwargs.values())):
+    if not any(_has_symbolic(tx, tx.force(value)) for value in (*args, *kwargs.values())):
         found = evaluated(tx, numpy_calls.numpy_function(path), args, kwargs)
         if found is not None:
             return found
+    return record_numpy(tx, path, args, kwargs)
+
+
+def record_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Record a NumPy operation as a node of the graph."""
+    args = [tx.force(arg) for arg in args]
+    kwargs = {name: tx.force(value) for name, value in kwargs.items()}
     if path in ("array", "asarray") and isinstance(args[0], (ListValue, TupleValue)):
         return _array_of_items(tx, path, args, kwargs)
     args = [_as_array(tx, arg) for arg in args]
@@ -436,6 +441,18 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
         return _call_into(tx, path, args, kwargs)
     if path in _OF_TYPES and (tried := _try_numpy(tx, path, args, kwargs)) is not None:
         return tx.wrap_new(tried.result)
+    _check_call(tx, path, args, kwargs)
+    tried = _try_numpy(tx, path, args, kwargs)
+    if tried is not None and not tried.agrees:
+        raise graph_break("unknown-c-function", f"numpy.{path}, of which PyTorch's version differs")
+    itself = args[tried.argument] if tried is not None and tried.argument >= 0 else None
+    if isinstance(itself, ArrayValue) and not _writes(path):
+        return itself
+    return _record(tx, path, args, kwargs, tried)
+
+
+def _check_call(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> None:
+    """End the graph, or raise NumPy's exception, if no node can stand for the call."""
     if ("where" in kwargs and path not in numpy_calls.OWN) or not numpy_calls.exists(path):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
     if path not in _CONVERT and any(
@@ -444,28 +461,29 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
     if _writes(path) and isinstance(args[0], ArrayValue) and args[0].readonly:
         what = "assignment destination" if "set" in path or "fill" in path else "output array"
         raise tx.error(ValueError, f"{what} is read-only")
-    tried = _try_numpy(tx, path, args, kwargs)
-    if tried is not None and not tried.agrees:
-        raise graph_break("unknown-c-function", f"numpy.{path}, of which PyTorch's version differs")
-    itself = args[tried.argument] if tried is not None and tried.argument >= 0 else None
-    if isinstance(itself, ArrayValue) and not _writes(path):
-        return itself
-    if _writes(path) and isinstance(args[0], ArrayValue):
+
+
+def _record(tx: Interpreter, path: str, args: Args, kwargs: Kwargs, tried: Tried | None
+            ) -> SymbolicValue:
+    """The node, and its results as NumPy has them: as views, copies or an argument itself."""
+    writes = _writes(path)
+    if writes and isinstance(args[0], ArrayValue):
         args[0].shared(tx)
     operands = [_operand(tx, arg) for arg in args]
     named = {name: _operand(tx, value) for name, value in kwargs.items()}
-    if _writes(path):
+    if writes:
         operands[1:] = [_apart(tx, one, operands[0]) for one in operands[1:]]
     result = run(tx, "call_function", numpy_calls.operation(path), operands, named)
-    constants = [a for a in args if isinstance(a, ArrayValue) and a.known is not None]
-    if constants and storages(_tensors(result)) & storages(
-            array.read(tx).example for array in constants):
+    constants = {array: tensor.example for array, tensor in zip(args, operands, strict=True)
+                 if isinstance(array, ArrayValue) and array.known is not None
+                 and isinstance(tensor, TensorValue)}
+    if storages(_tensors(result)) & storages(constants.values()):
         for array in constants:
             array.shared(tx)
         return call_numpy(tx, path, args, kwargs)
     if tried is not None and tried.shares_memory:
         note_copy(tx, operands, _tensors(result))
-    if tried is not None and not tried.shares_memory and not _writes(path):
+    if tried is not None and not tried.shares_memory and not writes:
         result = _apart(tx, result, *operands)
     same = _returned_argument(args, result)
     if same is not None:
