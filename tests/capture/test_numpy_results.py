@@ -13,6 +13,7 @@ import torch
 import weft
 from tests.capture.harness import check
 from tests.capture.test_numpy import equal
+from weft.capture.values.tensors import known_data
 
 # -- arrays that follow from constants ------------------------------------------------------------
 
@@ -58,6 +59,25 @@ def test_unknown_numbers_written_to_an_array_of_constants() -> None:
     out, last, *_ = compiled(np.arange(3.0))
     last[:] = -1
     assert (out[2] == -1).all()
+
+
+def test_item_assignments_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    can_run = known_data.can_run
+    monkeypatch.setattr(known_data, "can_run", lambda node: (looked.append(node), can_run(node))[1])
+
+    def looks(n: int) -> int:
+        def f(x):
+            out = np.zeros(n)
+            for i in range(n):
+                out[i] = x[i] * 2
+            return out
+
+        looked.clear()
+        weft.compile(f, backend="eager")(np.arange(float(n)))
+        return len(looked)
+
+    assert looks(40) < 3 * looks(20)
 
 
 def test_a_tensor_over_an_array_of_constants_shares_its_memory() -> None:
