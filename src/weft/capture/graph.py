@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, final
@@ -133,6 +133,14 @@ def version_of(value: object) -> int:
     if not isinstance(value, torch.Tensor) or value.is_inference():
         return 0
     return value._version
+
+
+def storages(values: Iterable[object]) -> set[int]:
+    """The memory of the tensors among the values, also of those in tuples and lists of them."""
+    flat = (part for value in values
+            for part in (value if isinstance(value, (tuple, list)) else (value,)))
+    return {part.untyped_storage()._cdata for part in flat
+            if isinstance(part, torch.Tensor) and part.layout is torch.strided}
 
 
 def target_name(node: fx.Node) -> str:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import fx
 
-from weft.capture.graph import version_of
+from weft.capture.graph import storages, version_of
 from weft.capture.values.base import Args
 from weft.capture.values.tensors.tensor import TensorValue
 
@@ -60,12 +60,6 @@ class CopiedView:
         left = storages(node.meta.get("example_value") for node in emit.outputs)
         before = storages(one.node.meta.get("example_value") for one in tx.builder.inputs)
         return bool(storages(self._made) & left and storages(self._taken) & (left | before))
-
-
-def storages(values: Iterable[Any]) -> set[int]:
-    """The memory of the tensors among the values."""
-    return {value.untyped_storage()._cdata for value in values
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided}
 
 
 def note_copy(tx: Interpreter, args: Args, made: list[torch.Tensor]) -> None:

@@ -21,7 +21,7 @@ from torch import fx
 
 from weft._torch import is_functorch_wrapped_tensor, no_modes
 from weft.capture.breaks import GraphBreak
-from weft.capture.graph import GraphInput, draws
+from weft.capture.graph import GraphInput, draws, storages
 from weft.shapes.contents import may_be_known
 from weft.shapes.symnode import UndecidedValue
 from weft.shapes.unbacked import names_of
@@ -127,31 +127,28 @@ def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
 def steps_of(tx: Interpreter, node: fx.Node, may_run: Callable[[fx.Node], bool]
              ) -> list[fx.Node] | None:
     """The nodes to run for the current value of a node, in order, or None if one may not be run."""
-    needed, storages = {node}, set(_storages(node))
+    needed, memory = {node}, _storages(node)
     steps: list[fx.Node] = []
     for step in reversed(tx.builder.graph.nodes):
-        if step not in needed and not _writes(step, storages):
+        if step not in needed and not _writes(step, memory):
             continue
         if len(steps) >= _MOST_NODES or not may_run(step):
             return None
         steps.append(step)
         for given in step.all_input_nodes:
             needed.add(given)
-            storages.update(_storages(given))
+            memory.update(_storages(given))
     return steps[::-1]
 
 
-def _writes(node: fx.Node, storages: set[int]) -> bool:
+def _writes(node: fx.Node, memory: set[int]) -> bool:
     if not node.meta.get("effect"):
         return False
-    return any(not storages.isdisjoint(_storages(given)) for given in node.all_input_nodes)
+    return any(not memory.isdisjoint(_storages(given)) for given in node.all_input_nodes)
 
 
-def _storages(node: fx.Node) -> list[int]:
-    example = node.meta.get("example_value")
-    parts = example if isinstance(example, tuple | list) else (example,)
-    return [part.untyped_storage()._cdata for part in parts if isinstance(part, torch.Tensor)
-            and part.layout is torch.strided]
+def _storages(node: fx.Node) -> set[int]:
+    return storages([node.meta.get("example_value")])
 
 
 def can_run(node: fx.Node) -> bool:

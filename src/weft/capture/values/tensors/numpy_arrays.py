@@ -18,6 +18,7 @@ import torch
 
 from weft.capture import numpy_calls
 from weft.capture.breaks import GraphBreak, graph_break
+from weft.capture.graph import storages
 from weft.capture.numpy_models import Blank, Tried, try_out
 from weft.capture.operations import plain_operator
 from weft.capture.source import Source
@@ -35,7 +36,7 @@ from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.classes import ClassValue
 from weft.capture.values.registry import wraps
-from weft.capture.values.tensors.copied_views import note_copy, storages
+from weft.capture.values.tensors.copied_views import note_copy
 from weft.capture.values.tensors.known_arrays import (
     Memory,
     contents,
@@ -61,6 +62,7 @@ _METHODS: Final = frozenset(
 _ATTRIBUTES: Final[dict[str, Any]] = {
     "dtype": lambda t: numpy_calls.numpy_dtype(t.dtype),
     "ndim": lambda t: t.dim(),
+    "size": lambda t: t.numel(),
     "itemsize": lambda t: t.element_size(),
     "nbytes": lambda t: t.numel() * t.element_size(),
     "strides": lambda t: tuple(step * t.element_size() for step in t.stride()),
@@ -213,8 +215,6 @@ class ArrayValue(SymbolicValue):
             return TupleValue(shape_value(tx, self.example.shape).items)
         if name in _ATTRIBUTES:
             return tx.wrap_new(_ATTRIBUTES[name](self.example))
-        if name == "size":
-            return tx.wrap_new(self.example.numel())
         if name in ("T", "real", "imag"):
             return call_numpy(tx, "transpose" if name == "T" else name, [self], {})
         model = _stand_in(tx, self)
@@ -384,7 +384,7 @@ def _plain_index(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
 
 
 def _is_one(example: torch.Tensor) -> bool:
-    return all(type(n) is int and n == 1 for n in example.shape)
+    return all(_is_fixed(n, 1) for n in example.shape)
 
 
 _OTHER_EFFECTS: Final = frozenset({
