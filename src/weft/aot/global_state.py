@@ -66,17 +66,6 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def without_anomaly_mode() -> Iterator[None]:
-    """Turn anomaly mode off inside the block: it looks for NaN in gradients, which fakes lack."""
-    before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    torch.set_anomaly_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_anomaly_enabled(*before)
-
-
-@contextmanager
 def preserve_modes() -> Iterator[None]:
     """Restore gradient mode and autocast at the end of the block."""
     before = AutocastState.current()

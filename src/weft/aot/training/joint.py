@@ -22,7 +22,6 @@ from torch.fx import Graph, Node
 
 from weft._torch import DisableAutocast, FakeTensor, current_autograd_node, engine_gradients
 from weft.aot.evaluate import Evaluator
-from weft.aot.global_state import without_anomaly_mode
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.independent import Groups, independent_groups
 from weft.aot.views import Unsupported, stride_order
@@ -152,11 +151,11 @@ def _run_backward(
     tangents: list[torch.Tensor],
 ) -> list[torch.Tensor | None]:
     """The recorded gradients of `ends`. Autocast is off, because programs leave it before the
-    backward."""
+    backward; and so is anomaly mode, which looks for NaN in gradients, as fakes have no data."""
     tracer.tensors.phase = "backward"
     tracer.recorder.locate = _Locator(tracer)
     try:
-        with DisableAutocast(), without_anomaly_mode(), tracer.recorder:
+        with DisableAutocast(), torch.autograd.set_detect_anomaly(False), tracer.recorder:
             gradients = engine_gradients(values, tangents, ends)
     except RuntimeError as error:  # eager would raise only when the backward runs
         raise Unsupported(f"the backward fails: {error}") from error
