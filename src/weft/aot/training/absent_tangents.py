@@ -33,7 +33,7 @@ neither."""
 
 
 def remove_tangents(graph: Graph, absent_tangents: Collection[Node]) -> set[Node]:
-    """Remove what these placeholders contribute; outputs without a tangent become None.
+    """Remove these placeholders and what they contribute; outputs without a tangent become None.
 
     Returns the operators that receive zeros instead of an absent tangent.
     """
@@ -43,6 +43,7 @@ def remove_tangents(graph: Graph, absent_tangents: Collection[Node]) -> set[Node
         if node.op == "placeholder":
             if node in absent_tangents:
                 absent.add(_zeros(graph, node))
+                graph.erase_node(node)
         elif node.op == "call_function" and node not in absent:
             _visit(node, absent, with_zeros)
     _drop_outputs(graph, absent)

@@ -117,8 +117,6 @@ class Backwards:
             _keep_gradients(graph, wanted)
         gm = aten_graph.make(graph)
         eliminate_dead_code(gm)
-        for node in absent:
-            graph.erase_node(node)
         present = [n for n in tangents.values() if n not in absent]
         sources = gradient_sources(graph, present, self.stages)
         gm.meta["stages"] = stages_of_outputs(sources, self.stages)
@@ -138,8 +136,6 @@ def with_tangents_of(graph: Graph, tangents: Sequence[int], values: Container[in
     absent = [n for k, n in tangent_nodes(graph, tangents).items() if k not in values]
     remove_tangents(graph, absent)
     eliminate_dead_code(aten_graph.make(graph))
-    for node in absent:
-        graph.erase_node(node)
     return graph
 
 

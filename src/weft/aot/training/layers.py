@@ -122,14 +122,8 @@ def without_inner(graph: Graph, tangents: Sequence[int], results: Sequence[int])
     graph = copied_graph(graph)
     gradients = _gradients(graph)
     graph.output_node().args = (tuple(gradients[: len(gradients) - len(results)]),)
-    _remove(graph, [n for k, n in tangent_nodes(graph, tangents).items() if k < 0])
+    remove_tangents(graph, [n for k, n in tangent_nodes(graph, tangents).items() if k < 0])
     return graph
-
-
-def _remove(graph: Graph, tangents: Sequence[Node]) -> None:
-    remove_tangents(graph, tangents)
-    for node in tangents:
-        graph.erase_node(node)
 
 
 def cut_at(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Graph:
@@ -156,7 +150,7 @@ def cut_at(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Gra
         gradient.replace_all_uses_with(tangent[k])
     outer = gradients[: -len(results)]
     output.args = ((*(tangent[inner[g]] if g in inner else g for g in outer), *inner),)
-    _remove(graph, [*direct, *(n for k, n in tangent.items() if k < 0)])
+    remove_tangents(graph, [*direct, *(n for k, n in tangent.items() if k < 0)])
     return graph
 
 
