@@ -10,7 +10,7 @@ Place in the pipeline: used by `backwards.py` around the compiler. As in eager, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, final
 
@@ -131,23 +131,21 @@ def with_sources(backward: Boxed, sources: list[Source | None], stages: Stages) 
         return backward
 
     def call(inputs: list[Any]) -> list[Any]:
-        found: dict[tuple[str, int], Any] = {("tangent", i): inputs[i] for i in tangents}
-        for number, output in enumerate(backward(inputs)):
-            found["output", number] = output
-        return _at_places(sources, found)
+        kept = {i: inputs[i] for i in tangents}
+        return _at_places(sources, kept, backward(inputs))
 
     return call
 
 
 def _at_places(
-    sources: Sequence[Source | None], found: dict[tuple[str, int], Any]
+    sources: Sequence[Source | None], tangents: Mapping[int, Any],
+    outputs: Mapping[int, Any] | Sequence[Any],
 ) -> list[Any]:
-    """Gradients from their sources; outputs that are used leave `found`."""
-    gradients = [None if s is None else s.of(found[s[:2]]) for s in sources]
-    for source in sources:
-        if source is not None and source.kind == "output":
-            found.pop(source[:2], None)
-    return gradients
+    """Gradients from their sources, given the values of tangents and outputs by number."""
+    return [
+        None if s is None else s.of((tangents if s.kind == "tangent" else outputs)[s.number])
+        for s in sources
+    ]
 
 
 def _staged(
@@ -157,12 +155,9 @@ def _staged(
     at their places."""
 
     def call(inputs: list[Any]) -> Any:
-        found: dict[tuple[str, int], Any] = {("tangent", i): inputs[i] for i in tangents}
+        kept = {i: inputs[i] for i in tangents}
         outputs: Any = backward(inputs)
-        for stage in stages:
-            for number, output in next(outputs):
-                found["output", number] = output
-                del output  # do not hold it while this generator waits
-            yield _at_places([sources[k] for k in stage], found)
+        for stage in stages:  # no name holds its outputs while this generator waits
+            yield _at_places([sources[k] for k in stage], kept, dict(next(outputs)))
 
     return call
