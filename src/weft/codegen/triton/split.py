@@ -101,11 +101,9 @@ def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
 def _shortest_piece(kernel: Kernel, width: int) -> int:
     """The fewest elements of a row that are worth a program, which computes `width` rows at a time:
     the fewer, the more is done for each."""
-    if width < SHORTEST_TILE // SHORTEST_PIECE:
-        return SHORTEST_PIECE
     operations = sum(isinstance(n, Op) for n in kernel.nodes)
     work = operations + STORE * sum(s.inner for s in kernel.stores)
-    return max(SHORTEST_TILE // width, min(SHORTEST_PIECE, WORK // max(1, work)))
+    return min(SHORTEST_PIECE, max(SHORTEST_TILE // width, WORK // max(1, work)))
 
 
 def _even_chunks(row: int, wanted: int) -> int:
