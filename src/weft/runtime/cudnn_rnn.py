@@ -44,14 +44,12 @@ def _forward(
     cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, train: bool,
     bidirectional: bool,
 ) -> tuple[torch.Tensor, ...]:
-    form = (each, x.size(-1), mode, *_sizes(hx, cx), layers, batch_first, bidirectional)
-    own = _buffer(weights, form)
-    buffer = _copied(weights, form) if own is None else own
+    buffer, is_copy = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
     found = aten._cudnn_rnn.default(
         x, weights, each, buffer, hx, cx, mode, *_sizes(hx, cx), layers, batch_first, 0.0, train,
         bidirectional, [], None,
     )
-    return (*found[:4], buffer if own is None else x.new_empty(0))
+    return (*found[:4], buffer if is_copy else x.new_empty(0))
 
 
 def _backward(
@@ -61,9 +59,7 @@ def _backward(
     mode: int, layers: int, batch_first: bool, train: bool, bidirectional: bool,
 ) -> list[torch.Tensor]:
     if buffer.numel() == 0:
-        form = (each, x.size(-1), mode, *_sizes(hx, cx), layers, batch_first, bidirectional)
-        own = _buffer(weights, form)
-        buffer = _copied(weights, form) if own is None else own
+        buffer, _ = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
     grad_x, grad_hx, grad_cx, grads = aten._cudnn_rnn_backward.default(
         x, weights, each, buffer, hx, cx, output, grad_output, grad_hy,
         None if cx is None else grad_cy, mode, *_sizes(hx, cx), layers, batch_first, 0.0, train,
@@ -82,20 +78,24 @@ def _sizes(hx: torch.Tensor, cx: torch.Tensor | None) -> tuple[int, int]:
 # -- the weights' buffer -------------------------------------------------------------------------
 
 
-def _buffer(weights: Sequence[torch.Tensor], form: tuple[Any, ...]) -> torch.Tensor | None:
-    """The memory of all weights, if they lie there in cuDNN's order."""
-    first, (offsets, count) = weights[0], _layout_of(weights, form)
+def _buffer(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], each: int, hx: torch.Tensor,
+    cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, bidirectional: bool,
+) -> tuple[torch.Tensor, bool]:
+    """The memory of all weights, in cuDNN's order, and whether it is a copy."""
+    form = (each, x.size(-1), mode, *_sizes(hx, cx), layers, batch_first, bidirectional)
+    first = weights[0]
+    offsets, count = _layout(tuple(w.shape for w in weights), first.dtype, first.device, form)
     begin = first.storage_offset() - offsets[0]
     address = first.data_ptr() - offsets[0] * first.itemsize
     fits = (begin + count) * first.itemsize <= first.untyped_storage().nbytes()
     if fits and [(w.data_ptr() - address) // w.itemsize for w in weights] == offsets:
-        return first.detach().as_strided((count,), (1,), begin)
-    return None
+        return first.detach().as_strided((count,), (1,), begin), False
+    return _copied(weights, offsets, count), True
 
 
-def _copied(weights: Sequence[torch.Tensor], form: tuple[Any, ...]) -> torch.Tensor:
+def _copied(weights: Sequence[torch.Tensor], offsets: Sequence[int], count: int) -> torch.Tensor:
     """A buffer with copies of the weights."""
-    offsets, count = _layout_of(weights, form)
     with torch.no_grad():
         buffer = weights[0].new_zeros(count)
         places = [buffer[offset : offset + w.numel()].view(w.shape)
@@ -104,19 +104,12 @@ def _copied(weights: Sequence[torch.Tensor], form: tuple[Any, ...]) -> torch.Ten
     return buffer
 
 
-def _layout_of(
-    weights: Sequence[torch.Tensor], form: tuple[Any, ...]
-) -> tuple[list[int], int]:
-    """The place of each weight in cuDNN's buffer (elements from the start), and the buffer's
-    size."""
-    first = weights[0]
-    return _layout(tuple(w.shape for w in weights), first.dtype, first.device, form)
-
-
 @cache
 def _layout(
     shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device, form: tuple[Any, ...]
 ) -> tuple[list[int], int]:
+    """The place of each weight in cuDNN's buffer (elements from the start), and the buffer's
+    size."""
     weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
     each, features, mode, hidden, projected, layers, batch_first, bidirectional = form
     with torch.no_grad():  # makes the weights views of the buffer
