@@ -1,6 +1,6 @@
 """The steps between tracing and the compiler, for every ATen graph.
 
-Place in the pipeline: `pipeline.py` (inference) and `training.py` share these steps::
+Place in the pipeline: `pipeline.py` (inference) and `training/compile.py` share these steps::
 
     gm = optimize(graph, lowered)     # decompositions, passes
     gm = finish(gm)                   # outputs own their memory; verified

@@ -469,6 +469,7 @@ class SymNode:
         dense = self.is_non_overlapping_and_dense(sizes, strides)
         return self.shape_env.int_node(int(dense.guard_bool()))
 
+
 def _math_method(op: str) -> Callable[[SymNode], SymNode]:
     def method(self: SymNode) -> SymNode:
         return self._float(op)

@@ -1,8 +1,8 @@
 """Convolutions work on channels-last memory, and 1 x 1 convolutions become matrix products.
 
-Place in the pipeline: `training.py`, on the joint graph before it is split, and `pipeline.py` for
-graphs without a backward on GPUs (on CPUs `codegen/lowering/convolution.py` does it).
-`runtime/image_speed.py` knows for which convolutions it is faster::
+Place in the pipeline: `training/compile.py`, on the joint graph before it is split, and
+`pipeline.py` for graphs without a backward on GPUs (on CPUs `codegen/lowering/convolution.py` does
+it). `runtime/image_speed.py` knows for which convolutions it is faster::
 
     y = convolution(x, w)             x' = copy of x as NHWC;  y = convolution(x', w)
     z = relu(y)                       z = relu(y)                      # NHWC like its operand

@@ -1,6 +1,6 @@
 """A compiled backward that returns gradients as they are computed, through several autograd nodes.
 
-Place in the pipeline: `training.py` asks for the stages of a backward graph; `autograd_function.py`
+Place in the pipeline: `compile.py` asks for the stages of a backward graph; `autograd_function.py`
 links the nodes. An autograd node returns all its gradients at once. With one node for a model, all
 new gradients are alive together, in addition to those that they are added to (accumulation over
 batches), or that an optimizer in a hook would have used up; eager has one at a time. Where that

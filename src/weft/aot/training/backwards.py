@@ -1,6 +1,6 @@
 """The compiled backwards of one training graph: one for each pattern of tangents that occurs.
 
-Place in the pipeline: made by `training.py`, used by `autograd_function.py` at every backward. A
+Place in the pipeline: made by `compile.py`, used by `autograd_function.py` at every backward. A
 graph with one result has its backward compiled at once. Which of several results get a tangent is
 only known when the backward runs, so it is compiled then, for exactly these. The same holds for
 gradients that are not needed (`torch.autograd.grad(loss, x)` with parameters that require

@@ -45,7 +45,8 @@ def _forward_text(spec: FunctionSpec, form: str) -> str:
     values = [f"outputs[{k}]" for k in range(spec.n_values)]
     numbers = spec.layouts.keys() | spec.numbers
     plain = [values[k] for k in range(spec.n_values) if k not in numbers]
-    sizes = [f"{k}: {values[k]}.size()" for k, form in spec.layouts.items() if form.size is None]
+    sizes = [f"{k}: {values[k]}.size()" for k, layout in spec.layouts.items()
+             if layout.size is None]
     symbols = [
         s.text(f"{'outputs' if s.of_output else 'inputs'}[{s.input}]") for s in spec.symbols
     ]

@@ -1,8 +1,8 @@
 """Results that other results depend on: autograd nodes between them, around one compiled graph.
 
-Place in the pipeline: `training.py` asks for the layers of a graph, `autograd_function.py` adds
-them at every call. The results of one autograd node are siblings, so that autograd would know
-of no way from `loss` to `h`. Those that depend on others get a node of their own in front of it::
+Place in the pipeline: `compile.py` asks for the layers of a graph, the runtime wrapper adds them at
+every call. The results of one autograd node are siblings, so that autograd would know of no way
+from `loss` to `h`. Those that depend on others get a node of their own in front of it::
 
     h, loss = compiled(x)       loss -- Layer --+--> h --> CompiledFunction --> x
                                                 +---------------^

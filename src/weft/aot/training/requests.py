@@ -1,6 +1,6 @@
 """Which of its gradients a running backward is asked for.
 
-Place in the pipeline: made by `training.py` for each graph, asked by `autograd_function.py` at
+Place in the pipeline: made by `compile.py` for each graph, asked by `autograd_function.py` at
 every backward. `loss.backward()` wants all gradients, `torch.autograd.grad(loss, x)` some::
 
     requests = Requests(leaf=0)

@@ -1,6 +1,6 @@
 """Makes PyTorch's fake tensors without loading torch._dynamo, half a second of a process's start.
 
-Place in the pipeline: called by `fake_mode` when the first mode is made.
+Place in the pipeline: `fake_mode` calls it for every mode that it makes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EMPTY_CELL: Final = CellType()
 
 
 def initialise(mode: FakeTensorMode) -> None:
-    """What ``FakeTensorMode.__init__`` does, without loading torch._dynamo (half a second)."""
+    """What ``FakeTensorMode.__init__`` does, without loading torch._dynamo."""
     _run_meta_kernels_without_dynamo()
     TorchDispatchMode.__init__(mode)
     mode.allow_fallback_kernels = True
