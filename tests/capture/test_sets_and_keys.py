@@ -232,3 +232,29 @@ def test_sets_made_of_outside_sets_have_the_order_of_this_call():
         return x + 1, list(items | {1}), list(set(items)), 8 in (items - {3})
 
     check(f, (X, {8, 0}), (X, {0, 8}), (X, {8, 0}))
+
+
+def test_operators_of_outside_sets_ask_again_whether_they_hold_an_object():
+    """Only `update` guarded which objects an outside set holds: `s - {o}` had the first call's
+    size for an object that the set held in a later call."""
+    def f(x, held, o):
+        local = {o}
+        local.update(held)
+        sizes = len(held - {o}), len(held.union([o])), held >= {o}, held.isdisjoint([o])
+        held |= {o}
+        return x + 1, sizes, len(held), len(local)
+
+    inside, outside = Owner(), Owner()
+    compiled = weft.compile(f, backend="eager")
+    for o in (outside, inside, outside):
+        assert compiled(X, {inside, "a"}, o)[1:] == f(X, {inside, "a"}, o)[1:]
+
+
+def test_an_update_by_an_outside_set_does_not_depend_on_its_order():
+    """Sets with equal items in another order were captured again."""
+    def f(x, items):
+        local = {1}
+        local.update(items)
+        return x + len(local)
+
+    check(f, (X, {8, 0}), (X, {0, 8}), graphs=1)

@@ -56,7 +56,7 @@ class SetValue(ContainerMethods):
     @staticmethod
     def copy_of(tx: Interpreter, other: SymbolicValue, cls: type) -> SetValue:
         """`set(other)`"""
-        made = SetValue._filled(cls, *_operand(tx, other))
+        made = SetValue._filled(cls, *_keys_of(tx, other))
         made.ordered_by = _orders(tx, [other])
         return made
 
@@ -110,11 +110,15 @@ class SetValue(ContainerMethods):
 
     def _key(self, tx: Interpreter, item: SymbolicValue) -> Any:
         key = item.dict_key(tx)
+        self._guard_lookup(tx, key, item)
+        return key
+
+    def _guard_lookup(self, tx: Interpreter, key: Any, item: SymbolicValue) -> None:
+        """Guard whether an outside set holds the item."""
         if self.source is not None and self.original is not MISSING:
             if key.__class__ is RunTimeKey:
                 raise graph_break("unknown-operation", f"{item!r} in a set from outside")
             tx.identities.guard_lookup(self.source, self.original, key)
-        return key
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         return SetIterator(self, self.iterate(tx))
@@ -168,12 +172,26 @@ class SetValue(ContainerMethods):
         if op in _OPERATORS:
             return left._result(tx, _OPERATORS[op], [right])
         if op in _COMPARISONS:
-            keys = left.entries.keys(), right.entries.keys()
-            return boolean(_COMPARISONS[op](*keys))
+            return left._compared(tx, op, right)
         if op in _UPDATES and self.cls is set and not reflected:
             self._update(tx, _UPDATES[op], [right])
             return self
         return None
+
+    def _compared(self, tx: Interpreter, op: str, other: SymbolicValue) -> SymbolicValue:
+        theirs = dict(self._operand(tx, other)[1])
+        return boolean(_COMPARISONS[op](self.entries.keys(), theirs.keys()))
+
+    def _operand(self, tx: Interpreter, value: SymbolicValue) -> _Operand:
+        """An operand's keys; which items an outside set has in common with the other is guarded."""
+        keys, entries = _keys_of(tx, value)
+        for key, item in entries:
+            self._guard_lookup(tx, key, item)
+        other = tx.force(value)
+        if isinstance(other, SetValue):
+            for key, item in self.entries.items():
+                other._guard_lookup(tx, key, item)
+        return keys, entries
 
     def _result(self, tx: Interpreter, method: str, args: Args) -> SetValue:
         """A new set: the result of a method of sets."""
@@ -195,7 +213,7 @@ class SetValue(ContainerMethods):
         """The keys and entries after a method; what it does depends on the kinds of operands."""
         operands, known = [], {id(key): item for key, item in self.entries.items()}
         for arg in args:
-            keys, entries = _operand(tx, arg)
+            keys, entries = self._operand(tx, arg)
             operands.append(keys)
             known.update((id(key), item) for key, item in entries)
         changed = getattr(self.keys, method)(*operands)
@@ -244,14 +262,11 @@ class SetValue(ContainerMethods):
 
     def m_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         for other in map(tx.force, args):
-            at_once = isinstance(other, SetValue) or other.python_type() is dict
-            for item in other.iterate(tx):  # a generator may look at the set
-                if not at_once:
-                    self.m_add(tx, [item], {})
-                elif self.source is not None:
-                    self._key(tx, item)  # guarded
-            if at_once:
+            if isinstance(other, SetValue) or other.python_type() is dict:
                 self._update(tx, "update", [other])
+                continue
+            for item in other.iterate(tx):  # a generator may look at the set
+                self.m_add(tx, [item], {})
         return NONE
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -286,16 +301,13 @@ class SetValue(ContainerMethods):
         return self._update(tx, "symmetric_difference_update", args)
 
     def m_issubset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        other = SetValue.of(tx, tx.unpack(args[0]))
-        return boolean(self.entries.keys() <= other.entries.keys())
+        return self._compared(tx, "le", args[0])
 
     def m_issuperset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        other = SetValue.of(tx, tx.unpack(args[0]))
-        return boolean(self.entries.keys() >= other.entries.keys())
+        return self._compared(tx, "ge", args[0])
 
     def m_isdisjoint(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        other = SetValue.of(tx, tx.unpack(args[0]))
-        return boolean(self.entries.keys().isdisjoint(other.entries.keys()))
+        return self._compared(tx, "disjoint", args[0])
 
 
 @final
@@ -329,7 +341,10 @@ class SetIterator(IteratorValue):
         return emit.bind(self, f"iter(({''.join(f'{emit.value(item)}, ' for item in rest)}))")
 
 
-def _operand(tx: Interpreter, value: SymbolicValue) -> tuple[Any, list[tuple[Any, SymbolicValue]]]:
+_Operand = tuple[Any, list[tuple[Any, SymbolicValue]]]
+
+
+def _keys_of(tx: Interpreter, value: SymbolicValue) -> _Operand:
     """The keys of an operand as what the real operand is - a set, a dictionary or neither -, and
     its keys with their items."""
     value = tx.force(value)
@@ -359,6 +374,7 @@ _UPDATES: Final = {"ior": "update", "iand": "intersection_update", "isub": "diff
 _COMPARISONS: dict[str, Any] = {
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "le": lambda a, b: a <= b,
     "lt": lambda a, b: a < b, "ge": lambda a, b: a >= b, "gt": lambda a, b: a > b,
+    "disjoint": lambda a, b: a.isdisjoint(b),
 }
 
 
