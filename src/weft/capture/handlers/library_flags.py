@@ -80,10 +80,8 @@ def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bo
         return NONE
 
 
-@rule(contexts.numpy_errors)
-def _numpy_errors(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _note(tx, _NUMPY_ERRORS)
-    return tx.wrap_new(_NUMPY_ERRORS.now())
+_NUMPY_ERRORS: Final = Mode(contexts.numpy_errors, contexts.set_numpy_errors)
+_reading(_NUMPY_ERRORS.read, _NUMPY_ERRORS.write)
 
 
 @rule(contexts.set_numpy_errors)
@@ -94,9 +92,6 @@ def _set_numpy_errors(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
     _note(tx, _NUMPY_ERRORS)
     contexts.set_numpy_errors(actions)  # graphs neither warn nor raise
     return NONE
-
-
-_NUMPY_ERRORS = Mode(contexts.numpy_errors, contexts.set_numpy_errors)
 
 
 @constructor(numpy.errstate)

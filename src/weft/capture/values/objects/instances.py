@@ -632,24 +632,23 @@ def new_object(cls: type, contents: SymbolicValue | None = None) -> ObjectValue:
 def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """Any object without a family of its own."""
     cls = type(obj)
+    base = container_base(cls)
     names = instance_dict(obj) or {}
-    if container_base(cls) is set or any(map(is_compared_by_code, set(map(type, names)) - {str})):
+    if base is set or any(map(is_compared_by_code, set(map(type, names)) - {str})):
         return unknown(tx, obj, source)
-    obj_is_a_copy = source is None  # by `copied`
     if source is None:
+        if base in PLAIN:  # made of a copy (`copied`)
+            raise graph_break("unknown-value", f"a {cls.__name__} that C code returns")
         source = tx.tree.object(obj, f"<{cls.__name__}>")
     if not source.is_fixed:
         tx.guards.add(source, "type_is", cls)
     value = ObjectValue(cls, source, obj)
-    base = container_base(cls)
     if base is list:
         from_list = tx.guards
         from_list.add(source, "len", len(obj))
         items = [tx.wrap(item, source.list_item(i)) for i, item in enumerate(list.__iter__(obj))]
         value.contents = ListValue(items, source, obj)
     elif base in PLAIN:
-        if obj_is_a_copy:
-            raise graph_break("unknown-value", f"a {cls.__name__} that C code returns")
         value.contents = _outside_plain_value(tx, obj, source, base)
     elif base is not object:
         contents = DictValue(source, obj, cls=base)
