@@ -37,7 +37,7 @@ from weft.capture.interpreter_state import (
 )
 from weft.capture.operations import binary_operation, equal_values, same_object
 from weft.capture.replacement.side_effects import SideEffects
-from weft.capture.skips import is_standard_library
+from weft.capture.skips import is_library_code
 from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState
 from weft.capture.values.attributes import gives_length
@@ -245,8 +245,8 @@ class Interpreter:
         if signal.outward:
             signal.step = frame.step
         # An inner frame whose caller cannot take its result as is, or one of the standard library
-        # (threads, queues, files: many breaks, no tensors): break at the caller instead.
-        signal.in_library = signal.in_library and is_standard_library(frame.code)
+        # (threads, queues, files: many breaks, no tensors) or NumPy: break at the caller instead.
+        signal.in_library = signal.in_library and is_library_code(frame.code)
         signal.outward = signal.rest_is_eager or signal.in_library or not frame.resumable
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:

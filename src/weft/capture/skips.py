@@ -40,7 +40,7 @@ def are_builtins_replaced() -> bool:
     return not _OURS.items() <= _BUILTINS.items()
 
 
-def is_standard_library(code: types.CodeType) -> bool:
+def is_library_code(code: types.CodeType) -> bool:
     """Whether the code belongs to Python's standard library, except its tests, or to NumPy."""
     file = code.co_filename
     return file.startswith(_NUMPY) or (
@@ -115,6 +115,8 @@ def is_skipped_code(code: types.CodeType) -> bool:
         return True
     if file.startswith(_CAPTURED):
         return file.endswith("_functions.py")  # forwards of autograd functions
+    if file.startswith((_NUMPY, _TORCH, _WEFT)):
+        return True
     if file.startswith(_SITE):
-        return file.startswith((_NUMPY, _TORCH, _WEFT)) or f"{os.sep}torch{os.sep}" in file
-    return file.startswith((_STANDARD, _TORCH, _WEFT))
+        return f"{os.sep}torch{os.sep}" in file
+    return file.startswith(_STANDARD)
