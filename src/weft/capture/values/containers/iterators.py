@@ -37,15 +37,20 @@ class IteratorValue(MethodTable):
         return item
 
 
-def result_or_end(tx: Interpreter, function: SymbolicValue, args: Args) -> SymbolicValue | None:
-    """What an iterator's function returns; None if it raises StopIteration, which ends the loop
-    over the iterator."""
+def unless_ended(take: Callable[[], SymbolicValue | None]) -> SymbolicValue | None:
+    """The item that `take` returns; None if it raises StopIteration, which ends the loop over the
+    iterator."""
     try:
-        return tx.force(tx.call(function, args))
+        return take()
     except ObservedException as error:
         if issubclass(error.value.python_type(), StopIteration):
             return None
         raise
+
+
+def result_or_end(tx: Interpreter, function: SymbolicValue, args: Args) -> SymbolicValue | None:
+    """What an iterator's function returns, `unless_ended`."""
+    return unless_ended(lambda: tx.force(tx.call(function, args)))
 
 
 @final
@@ -105,14 +110,11 @@ class LazyIterator(IteratorValue):
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         if self.started is None:
             self.started = self.produce()
+        started = self.started
         try:
-            item = next(self.started, None)
+            item = unless_ended(lambda: next(started, None))
         except ValueError as error:  # "generator already executing"
             raise graph_break("unknown-operation", f"a {self!r} entered again: {error}") from error
-        except ObservedException as error:
-            if not issubclass(error.value.python_type(), StopIteration):
-                raise
-            item = None
         return None if item is None else tx.force(item)
 
     def rebuild(self, emit: Emitter) -> str:

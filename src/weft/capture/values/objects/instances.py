@@ -40,7 +40,7 @@ from weft.capture.values.constant import (
     plain_value,
     python_object,
 )
-from weft.capture.values.containers.iterators import LazyIterator
+from weft.capture.values.containers.iterators import LazyIterator, unless_ended
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.named_tuples import CLASS_ATTRIBUTE
 from weft.capture.values.containers.sequences import ListValue, TupleValue, tuple_items
@@ -449,12 +449,7 @@ class ObjectValue(SymbolicValue):
         return self._special(tx, "__next__")
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
-        try:
-            return self.next_item(tx)
-        except ObservedException as error:
-            if issubclass(error.value.python_type(), StopIteration):
-                return None
-            raise
+        return unless_ended(lambda: self.next_item(tx))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         names = [f"__{dunder(op)}__"]
