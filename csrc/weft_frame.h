@@ -286,6 +286,7 @@ int frame_objects_init(PyObject *module);
 
 /* Makes a heap type from its spec and adds it to the module under its own name. */
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec);
+void dealloc_by_clear(PyObject *object); /* tp_dealloc of types whose tp_clear drops all they hold */
 
 #define ANY_EXTENT INT64_MIN
 

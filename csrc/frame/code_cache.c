@@ -336,15 +336,6 @@ static int entry_clear(PyObject *object)
     return 0;
 }
 
-static void entry_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    entry_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 static PyMemberDef entry_members[] = {
     {"guards", T_OBJECT, offsetof(Entry, guards), READONLY, PyDoc_STR("The GuardTree.")},
     {"fn", T_OBJECT, offsetof(Entry, fn), READONLY, PyDoc_STR("Called with the collected list.")},
@@ -366,7 +357,7 @@ static PyType_Slot entry_slots[] = {
     {Py_tp_members, entry_members},
     {Py_tp_traverse, entry_traverse},
     {Py_tp_clear, entry_clear},
-    {Py_tp_dealloc, entry_dealloc},
+    {Py_tp_dealloc, dealloc_by_clear},
     {0, NULL},
 };
 

@@ -5,9 +5,10 @@
  * thread it looks for an entry of the frame's code object. On a hit the replacement runs instead of the
  * frame, all in C; on a miss `on_miss` is called, with the hook off. Everything else is passed on to the
  * previous evaluator: other threads, generators and coroutines, class bodies, frames being traced,
- * skipped code, and what runs below another evaluator, such as torch.compile's. The body of a module (an import, `exec`) runs with the hook off, because what an import
- * calls is not worth compiling; so does a recursion from some depth on. While a frame evaluator is
- * installed CPython does not inline Python calls (each is nested in C, whose stack is smaller), so ours
+ * skipped code, and what runs below another evaluator, such as torch.compile's. The body of a module
+ * (an import, `exec`) runs with the hook off, because what an import calls is not worth compiling; so
+ * does a recursion from some depth on. While a frame evaluator is installed CPython does not inline
+ * Python calls (each is nested in C, whose stack is smaller), so ours
  * is removed as soon as no thread needs it.
  */
 #include "weft_frame.h"
@@ -295,15 +296,6 @@ static int context_clear(PyObject *object)
     return 0;
 }
 
-static void context_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    context_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 static PyMethodDef context_methods[] = {
     {"__enter__", context_enter, METH_NOARGS, NULL},
     {"__exit__", context_exit, METH_VARARGS, NULL},
@@ -314,7 +306,7 @@ static PyMethodDef context_methods[] = {
     {                                                                                              \
         {Py_tp_doc, (void *)PyDoc_STR(doc)}, {Py_tp_new, new}, {Py_tp_methods, context_methods},   \
             {Py_tp_traverse, context_traverse}, {Py_tp_clear, context_clear},                      \
-            {Py_tp_dealloc, context_dealloc}, {0, NULL},                                           \
+            {Py_tp_dealloc, dealloc_by_clear}, {0, NULL},                                          \
     }
 
 static PyType_Slot hook_slots[] = CONTEXT_SLOTS(

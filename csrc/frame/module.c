@@ -14,6 +14,15 @@ PyTypeObject *add_type(PyObject *module, PyType_Spec *spec)
     return type;
 }
 
+void dealloc_by_clear(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    type->tp_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
 static PyObject *module_global_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return global_state_now();

@@ -266,15 +266,6 @@ static int state_clear(PyObject *self)
     return 0;
 }
 
-static void state_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    state_clear(self);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
-}
-
 static PyMethodDef state_methods[] = {
     {"matches_now", state_matches_now, METH_NOARGS,
      PyDoc_STR("matches_now() -> bool\n\nWhether torch's global modes are as they were.")},
@@ -286,7 +277,7 @@ static PyType_Slot state_slots[] = {
     {Py_tp_methods, state_methods},
     {Py_tp_traverse, state_traverse},
     {Py_tp_clear, state_clear},
-    {Py_tp_dealloc, state_dealloc},
+    {Py_tp_dealloc, dealloc_by_clear},
     {0, NULL},
 };
 

@@ -573,15 +573,6 @@ static int tree_clear(PyObject *object)
     return 0;
 }
 
-static void tree_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    tree_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"nodes", "tree_checks", "n_slots", NULL};
@@ -679,7 +670,7 @@ static PyType_Slot tree_slots[] = {
     {Py_tp_methods, tree_methods},
     {Py_tp_traverse, tree_traverse},
     {Py_tp_clear, tree_clear},
-    {Py_tp_dealloc, tree_dealloc},
+    {Py_tp_dealloc, dealloc_by_clear},
     {0, NULL},
 };
 
