@@ -29,6 +29,7 @@ from weft.capture.values.constant import (
     boolean,
     constant,
     evaluate,
+    evaluate_call,
     is_none,
     plain_value,
     python_object,
@@ -335,12 +336,12 @@ def _abs(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(args[0], SymbolicNumberValue) and not kwargs:
         return args[0].method(tx, "__round__", args[1:], {})
-    objects = [python_object(tx, a) for a in args]
-    if any(o is MISSING for o in objects):
+    made = evaluate_call(tx, round, args, {})
+    if made is MISSING:
         if not hasattr(args[0].python_type(), "__round__"):
             raise graph_break("unknown-operation", f"round of {args[0]!r}")
         return args[0].method(tx, "__round__", args[1:], kwargs)
-    return constant(evaluate(tx, lambda: round(*objects)))
+    return constant(made)
 
 
 @rule(divmod)

@@ -24,6 +24,7 @@ from weft.capture.values.constant import (
     boolean,
     constant,
     evaluate,
+    evaluate_call,
     plain_value,
     python_object,
 )
@@ -221,11 +222,8 @@ def _number(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
         return args[0].method(tx, name, [], {})
     if len(args) == 1 and isinstance(args[0], SymbolicNumberValue) and cls in (int, float):
         return args[0].method(tx, f"__{cls.__name__}__", [], {})
-    objects = [python_object(tx, a) for a in args]
-    named = {k: python_object(tx, v) for k, v in kwargs.items()}
-    if any(o is MISSING for o in (*objects, *named.values())):
-        return _convert(tx, cls, args)
-    return tx.wrap_new(evaluate(tx, lambda: cls(*objects, **named)))
+    made = evaluate_call(tx, cls, args, kwargs)
+    return _convert(tx, cls, args) if made is MISSING else tx.wrap_new(made)
 
 
 _CONVERSIONS: Final = {int: ("__int__", "__index__"), float: ("__float__", "__index__"),
@@ -247,7 +245,7 @@ def _convert(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
 @constructor(str)
 def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) + len(kwargs) > 1 or kwargs:
-        return _decode(tx, args, kwargs)
+        return _made_of_constants(tx, str, args, kwargs)
     if not args:
         return constant("")
     text = format_symbolic(tx, str, args[0])
@@ -257,15 +255,6 @@ def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
     if obj is not MISSING:
         return constant(evaluate(tx, lambda: str(obj)))
     return text_of(tx, args[0])
-
-
-def _decode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """`str(data, encoding, errors)`"""
-    objects = [python_object(tx, a) for a in args]
-    named = {name: python_object(tx, value) for name, value in kwargs.items()}
-    if any(o is MISSING for o in (*objects, *named.values())):
-        raise graph_break("unknown-operation", "str of an object that is no constant")
-    return constant(evaluate(tx, lambda: str(*objects, **named)))
 
 
 def _rule_of_method(method: BoundMethodValue) -> Any:
@@ -334,12 +323,11 @@ def _cell(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 
 
 @constructor(torch.dtype, torch.device, torch.finfo, torch.iinfo)
-def _torch_constant(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    objects = [python_object(tx, a) for a in args]
-    named = {k: python_object(tx, v) for k, v in kwargs.items()}
-    if any(o is MISSING for o in (*objects, *named.values())):
+def _made_of_constants(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    made = evaluate_call(tx, cls, args, kwargs)
+    if made is MISSING:
         raise graph_break("unknown-operation", f"{cls.__name__} of values that are no constants")
-    return tx.wrap_new(evaluate(tx, lambda: cls(*objects, **named)))
+    return tx.wrap_new(made)
 
 
 # -- iterators ------------------------------------------------------------------------------------

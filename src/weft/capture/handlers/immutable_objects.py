@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import ConstantValue, evaluate, python_object
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import ConstantValue, evaluate, known_arguments
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import FunctionValue, rule
 from weft.capture.values.registry import wraps
@@ -36,10 +36,10 @@ _FUNCTIONS: Final[tuple[Any, ...]] = (
 
 def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
     """The result of Python's own call, or None if an argument is not entirely known."""
-    objects = [python_object(tx, a) for a in args]
-    named = {name: python_object(tx, value) for name, value in kwargs.items()}
-    if any(o is MISSING for o in (*objects, *named.values())):
+    known = known_arguments(tx, args, kwargs)
+    if known is None:
         return None
+    objects, named = known
     if any(isinstance(o, int) and o & re.DEBUG for o in (*objects, *named.values())):
         raise graph_break("print", "a pattern that is printed")
     with warnings.catch_warnings(record=True) as given:

@@ -18,7 +18,7 @@ from weft._torch import call_scripted, compile_markers, counts_modules_for_dynam
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.values.constant import NONE, constant, evaluate, python_object
+from weft.capture.values.constant import NONE, constant, evaluate_call
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import MARKED, Rule, rule
 from weft.capture.values.registry import wraps
@@ -152,12 +152,10 @@ def _break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> Symbol
 
 def _constant_result(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Call the function now: the program promises that the result stays the same."""
-    objects = [python_object(tx, a) for a in args]
-    named = {k: python_object(tx, v) for k, v in kwargs.items()}
-    if any(o is MISSING for o in (*objects, *named.values())):
+    result = evaluate_call(tx, function, args, kwargs)
+    if result is MISSING:
         raise graph_break("unknown-value", f"{function.__qualname__} of values that are no "
                                            "constants, marked as giving a constant")
-    result = evaluate(tx, lambda: function(*objects, **named))
     return tx.wrap_fixed(result, f"{function.__name__}()")
 
 

@@ -49,6 +49,7 @@ from weft.capture.values.constant import (
     boolean,
     constant,
     evaluate,
+    evaluate_call,
     python_object,
 )
 from weft.capture.values.containers.sequences import ListValue, SizeValue, TupleValue
@@ -73,19 +74,15 @@ def _none(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return NONE
 
 
-def _current_result(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The current result of a function of constants."""
-    objects = [python_object(tx, a) for a in args]
-    named = {k: python_object(tx, v) for k, v in kwargs.items()}
-    return evaluate(tx, lambda: function(*objects, **named))
-
-
 def _state(function: Any) -> None:
     """The rule of a function that reads guarded global state: its current value."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.wrap_new(_current_result(tx, function, args, kwargs))
+        found = evaluate_call(tx, function, args, kwargs)
+        if found is MISSING:
+            raise graph_break("state", f"{function.__name__} of values that are no constants")
+        return tx.wrap_new(found)
 
 
 @rule(torch.is_grad_enabled)
@@ -115,7 +112,7 @@ for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torc
 @rule(torch.cuda.get_device_properties)
 def _device_properties(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Properties of a device, which stay the same as long as the process runs."""
-    found = _current_result(tx, torch.cuda.get_device_properties, args, kwargs)
+    found = evaluate_call(tx, torch.cuda.get_device_properties, args, kwargs)
     return tx.wrap_fixed(found, "device properties")
 
 

@@ -199,12 +199,10 @@ class ConstantMethod(SymbolicValue):
         python_form = PYTHON_FORMS.get((type(self.owner.value), self.name))
         if python_form is not None and not all(a.is_constant for a in (*args, *kwargs.values())):
             return tx.wrap_fixed(python_form, self.name).call(tx, [self.owner, *args], kwargs)
-        objects = [self._object(tx, a) for a in args]
-        named = {k: python_object(tx, v) for k, v in kwargs.items()}
-        if any(o is MISSING for o in (*objects, *named.values())):
+        known = known_arguments(tx, args, kwargs, self._object)
+        if known is None:
             raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
-        function = evaluate(tx, lambda: getattr(self.owner.value, self.name))
-        result = evaluate(tx, lambda: function(*objects, **named))
+        result = evaluate(tx, lambda: getattr(self.owner.value, self.name)(*known[0], **known[1]))
         if hasattr(type(result), "__next__"):  # `pattern.finditer(text)`: always a new iterator
             return LISTED[0](tx, result)
         return tx.wrap_new(result)
@@ -258,6 +256,22 @@ def python_object(tx: Interpreter, value: SymbolicValue) -> Any:
         return copier(tx)
     finally:
         tx.copying.pop()
+
+
+def known_arguments(
+    tx: Interpreter, args: Args, kwargs: Kwargs,
+    known: Callable[[Interpreter, SymbolicValue], Any] = python_object,
+) -> tuple[list[Any], dict[str, Any]] | None:
+    """The objects that `known` finds for the arguments, or None if it finds `MISSING` for one."""
+    objects = [known(tx, arg) for arg in args]
+    named = {name: known(tx, arg) for name, arg in kwargs.items()}
+    return None if any(o is MISSING for o in (*objects, *named.values())) else (objects, named)
+
+
+def evaluate_call(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The result of Python's own call of a function, or `MISSING` if an argument is not known."""
+    known = known_arguments(tx, args, kwargs)
+    return MISSING if known is None else evaluate(tx, lambda: function(*known[0], **known[1]))
 
 
 PLAIN: Final = (str, int, float, bytes, tuple)

@@ -27,6 +27,7 @@ from weft.capture.values.constant import (
     ConstantValue,
     constant,
     evaluate,
+    evaluate_call,
     plain_value,
     python_object,
 )
@@ -179,13 +180,13 @@ class BuiltinValue(SymbolicValue):
             if substitute is not None:
                 return tx.wrap_fixed(substitute, repr(self)).call(tx, args, kwargs)
             raise graph_break("unknown-c-function", f"a call of {self!r}")
-        objects = [python_object(tx, a) for a in args]
-        named = {k: python_object(tx, v) for k, v in kwargs.items()}
-        if any(o is MISSING for o in (*objects, *named.values())):
-            raise graph_break("unknown-c-function", f"{self!r} on values that are not constants")
-        if self.function.__name__ == "__new__" and objects[:1] != [self.function.__self__]:
+        if self.function.__name__ == "__new__" and args and (
+                python_object(tx, args[0]) is not self.function.__self__):
             raise graph_break("unknown-c-function", f"{self!r} of a class of the program")
-        return tx.wrap_new(evaluate(tx, lambda: self.function(*objects, **named)))
+        result = evaluate_call(tx, self.function, args, kwargs)
+        if result is MISSING:
+            raise graph_break("unknown-c-function", f"{self!r} on values that are not constants")
+        return tx.wrap_new(result)
 
     def rebuild(self, emit: Emitter) -> str:
         return emit.constant(self.function)

@@ -27,7 +27,14 @@ import torch
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import SET_MADE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, constant, evaluate, python_object
+from weft.capture.values.constant import (
+    NONE,
+    constant,
+    evaluate,
+    evaluate_call,
+    known_arguments,
+    python_object,
+)
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.containers.sets import SetValue
@@ -456,11 +463,10 @@ def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`@dataclass` on a class made inside: the real decorator is applied to the model."""
     target, *options = args
     recipe = tx.classes.made.get(target.constant()) if target.is_constant else None
-    chosen = [python_object(tx, option) for option in options]
-    named = {name: python_object(tx, option) for name, option in kwargs.items()}
-    if recipe is None or MISSING in (*chosen, *named.values()):
+    known = known_arguments(tx, options, kwargs)
+    if recipe is None or known is None:
         raise graph_break("unknown-operation", f"making {target!r} a dataclass")
-    made = evaluate(tx, lambda: _process(target.constant(), *chosen, **named))
+    made = evaluate(tx, lambda: _process(target.constant(), *known[0], **known[1]))
     for field in vars(made)["__dataclass_fields__"].values():
         tx.outside.forget(field)  # the decorator has completed it: it does not change any more
     in_place = made is target.constant()
@@ -471,13 +477,10 @@ def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(collections.namedtuple)
 def _namedtuple(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A new named tuple class, whose module is that of the current frame."""
-    objects = [python_object(tx, arg) for arg in args]
-    named = {name: python_object(tx, value) for name, value in kwargs.items()}
-    if MISSING in (*objects, *named.values()):
-        raise graph_break("unknown-operation", "a namedtuple of values that are no constants")
     assert tx.frame is not None
     module = constant(tx.frame.globals.original.get("__name__"))
     kwargs = {"module": module, **kwargs}
-    named = {"module": module.constant(), **named}
-    made = evaluate(tx, lambda: collections.namedtuple(*objects, **named))
+    made = evaluate_call(tx, collections.namedtuple, args, kwargs)
+    if made is MISSING:
+        raise graph_break("unknown-operation", "a namedtuple of values that are no constants")
     return register(tx, made, ProcessedClass(collections.namedtuple, args, kwargs))

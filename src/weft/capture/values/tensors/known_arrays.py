@@ -26,7 +26,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.numpy_calls import tensor_of
 from weft.capture.numpy_models import instances
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import constant, evaluate, python_object
+from weft.capture.values.constant import constant, evaluate, known_arguments
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors.tensor import TensorValue, run
@@ -142,10 +142,10 @@ def evaluated(tx: Interpreter, function: Callable[..., Any], args: Args, kwargs:
     """The result of a call of NumPy if everything that it reads is known, else None."""
     if not all(_may_be_known(tx, value) for value in (*args, *kwargs.values())):
         return None
-    objects = [python_object(tx, arg) for arg in args]
-    named = {name: python_object(tx, value) for name, value in kwargs.items()}
-    if any(o is MISSING for o in (*objects, *named.values())):
+    known = known_arguments(tx, args, kwargs)
+    if known is None:
         return None
+    objects, named = known
     borrowed = [one for one in instances(numpy.ndarray, [objects, named]) if not _is_owned(tx, one)]
     before = [one.tobytes() for one in borrowed]
     result = evaluate(tx, lambda: _call_quietly(function, objects, named))

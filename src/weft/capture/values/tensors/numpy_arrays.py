@@ -29,6 +29,7 @@ from weft.capture.values.constant import (
     constant,
     evaluate,
     is_none,
+    known_arguments,
     python_object,
 )
 from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
@@ -618,11 +619,8 @@ def _returned_argument(args: Args, result: SymbolicValue) -> SymbolicValue | Non
 
 def _try_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | None:
     """What NumPy itself does with such arguments, or None if that cannot be tried."""
-    objects = [_stand_in(tx, arg) for arg in args]
-    named = {name: _stand_in(tx, value) for name, value in kwargs.items()}
-    if any(o is MISSING for o in (*objects, *named.values())):
-        return None
-    return try_out(path, objects, named)
+    known = known_arguments(tx, args, kwargs, _stand_in)
+    return None if known is None else try_out(path, *known)
 
 
 def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:

@@ -34,7 +34,13 @@ from weft.capture.graph import GraphBuilder
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.values.constant import NONE, constant, evaluate, python_object
+from weft.capture.values.constant import (
+    NONE,
+    constant,
+    evaluate,
+    known_arguments,
+    python_object,
+)
 from weft.capture.values.containers.sequences import ListValue, TupleValue, make_slice
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.symbolic_numbers import NUMPY_KINDS, SymbolicNumberValue
@@ -122,10 +128,10 @@ class RandomGeneratorValue(OutsideObject):
             raise graph_break("unknown-c-function", f"{name} of {self!r}")
         if not isinstance(tx.builder, GraphBuilder):
             raise graph_break("unknown-operation", f"{name} of {self!r} in an operator's function")
-        given = [_model_of(tx, arg) for arg in args]
-        named = {key: _model_of(tx, arg) for key, arg in kwargs.items()}
-        if any(o is MISSING for o in (*given, *named.values())):
+        known = known_arguments(tx, args, kwargs, _model_of)
+        if known is None:
             raise graph_break("data-dependent-value", f"{name} of {self!r} on these values")
+        given, named = known
         kind: Any = type(self.object)
         if kind is torch.Generator:
             return self._torch_method(tx, name, args, kwargs)
@@ -328,12 +334,10 @@ def _wrap_generator(tx: Interpreter, obj: Any, source: Source | None) -> Symboli
 
 def _make(tx: Interpreter, make: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A generator is made ahead of the graph, as its draws are."""
-    given = [_model_of(tx, arg) for arg in args]
-    named = {key: _model_of(tx, arg) for key, arg in kwargs.items()}
-    if any(o is MISSING for o in (*given, *named.values())) or (
-            not isinstance(tx.builder, GraphBuilder)):
+    known = known_arguments(tx, args, kwargs, _model_of)
+    if known is None or not isinstance(tx.builder, GraphBuilder):
         raise graph_break("unknown-operation", f"making a generator by {make.__name__}")
-    model = evaluate(tx, lambda: make(*given, **named))
+    model = evaluate(tx, lambda: make(*known[0], **known[1]))
     place = tx.tree.drawn(type(model).__name__)
     tx.numbers.draws.append(Draw(place, NONE, make, args, kwargs))
     return RandomGeneratorValue(model, place)
@@ -398,14 +402,13 @@ def _is_default(value: SymbolicValue) -> bool:
 def _drawn_tensor(tx: Interpreter, generator: RandomGeneratorValue, function: Any, args: Args,
                   kwargs: Kwargs, fake: torch.Tensor) -> SymbolicValue:
     """An input of the graph that `function` makes before."""
-    given = [_model_of(tx, arg) for arg in args]
-    named = {key: _model_of(tx, value) for key, value in kwargs.items()}
+    known = known_arguments(tx, args, kwargs, _model_of)
     device = generator.object.device
-    if device != fake.device or any(o is MISSING for o in (*given, *named.values())):
+    if device != fake.device or known is None:
         raise graph_break("data-dependent-value", f"a random tensor by {generator!r}")
     place = tx.tree.drawn(f"{getattr(function, '__name__', 'filled')}()")
     tx.numbers.draws.append(Draw(place, generator, function, args, kwargs))
-    example = function(*given, **named, generator=torch.Generator(device))
+    example = function(*known[0], **known[1], generator=torch.Generator(device))
     return wrap_result(tx, tx.builder.placeholder(place, fake, example), fake)
 
 
