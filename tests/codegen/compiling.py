@@ -6,11 +6,14 @@ artifact = check(lambda x: x.relu() + 1, torch.randn(3))     # equal to eager, s
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.fx import Graph, GraphModule
 
+from tools import kernel_interpreter
 from weft._torch import tree_flatten
 from weft.aot.pipeline import compile_aot
 from weft.codegen import Artifact, compile_graph, targets
@@ -50,17 +53,19 @@ def check(
     """
     with torch.no_grad():
         expected = tree_flatten(function(*inputs))[0]
-        saved, targets.interpret = targets.interpret, oracle
-        try:
+        with interpreted() if oracle else nullcontext():
             call, artifact = compiled(function, *inputs)
-        finally:
-            targets.interpret = saved
         for _ in range(2):
             results = tree_flatten(call(list(inputs)))[0]
             for result, wanted in zip(results, expected, strict=True):
                 torch.testing.assert_close(result, wanted, equal_nan=True, **tolerance)
                 assert_same_strides(result, wanted)
     return artifact
+
+
+def interpreted() -> AbstractContextManager[Any]:
+    """Kernels that are compiled inside run by the interpreter."""
+    return mock.patch.object(targets, "compile_kernels", kernel_interpreter.compile_kernels)
 
 
 def assert_same_strides(result: torch.Tensor, wanted: torch.Tensor) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from tests.codegen.compiling import captured
+from tests.codegen.compiling import captured, interpreted
 from weft.aot.pipeline import compile_aot
-from weft.codegen import Artifact, compile_graph, targets
+from weft.codegen import Artifact, compile_graph
 from weft.codegen.lowering import LOWERINGS
 from weft.shapes.context import ShapeContext
 from weft.shapes.fakes.fake import FakeContext
@@ -43,9 +44,6 @@ def compiled_dynamic(
         artifacts.append(compile_graph(graph))
         return artifacts[-1]
 
-    saved, targets.interpret = targets.interpret, oracle
-    try:
+    with interpreted() if oracle else nullcontext():
         call = compile_aot(gm, inputs, compiler, lowered=LOWERINGS.__contains__)
-    finally:
-        targets.interpret = saved
     return call, artifacts[0]

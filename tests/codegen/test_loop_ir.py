@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from weft.codegen.ir.interpret import from_torch_tensor, run_kernel
+from tools.kernel_interpreter import from_torch_tensor, run_kernel
 from weft.codegen.ir.loop_ir import (
     BufferArg,
     InvalidKernel,

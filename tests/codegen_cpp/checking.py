@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from tools.kernel_interpreter import from_torch_tensor, run_kernel
 from weft.codegen.cpp import compile_kernels
-from weft.codegen.ir.interpret import from_torch_tensor, run_kernel
 from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar, verify
 from weft.shapes.algebra.expr import Expr, IntExpr, loop_index
 

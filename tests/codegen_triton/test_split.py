@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.codegen.ir.interpret import run_kernel
+from tools.kernel_interpreter import run_kernel
 from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar, verify
 from weft.codegen.triton.split import split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tools.kernel_interpreter import from_torch_tensor, run_kernel
 from weft.codegen.ir.dtypes import to_torch
-from weft.codegen.ir.interpret import from_torch_tensor, run_kernel
 from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.ir.scalar_ops import OPS
 from weft.shapes.algebra.expr import loop_index, symbol

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from weft.codegen.ir.interpret import from_torch_tensor, run_kernel
 from weft.codegen.ir.loop_ir import Kernel
 
 TARGETS = {"cpu": "weft.codegen.cpp", "cuda": "weft.codegen.triton"}
@@ -35,8 +34,6 @@ def compile_kernels(
 
     hints: likely values of the symbolic sizes, by name.
     """
-    if interpret:
-        return [interpreted(k) for k in kernels]
     compiled: dict[int, Callable[..., None]] = {}
     for device in dict.fromkeys(devices):
         chosen = [i for i, d in enumerate(devices) if d == device]
@@ -44,19 +41,3 @@ def compile_kernels(
         made = target.compile_kernels([kernels[i] for i in chosen], device, hints)
         compiled.update(zip(chosen, made, strict=True))
     return [compiled[i] for i in range(len(kernels))]
-
-
-interpret = False
-"""Run kernels by the NumPy interpreter instead (tests: the oracle)."""
-
-
-def interpreted(kernel: Kernel) -> Callable[..., None]:
-    """A callable that runs the kernel by `interpret.py`."""
-    names = [b.name for b in kernel.buffers]
-    sizes = [str(s) for s in kernel.sizes]
-
-    def call(*args: Any) -> None:
-        arrays = {n: from_torch_tensor(t) for n, t in zip(names, args, strict=False)}
-        run_kernel(kernel, arrays, dict(zip(sizes, args[len(names) :], strict=True)))
-
-    return call

@@ -1,5 +1,4 @@
 """The loop IR (contract 5): what a kernel computes, independent of the target that spells it.
 
-`loop_ir` defines it, over `dtypes` and `scalar_ops`; `simplify` works as nodes are built;
-`interpret` runs kernels with NumPy, the oracle for every target.
+`loop_ir` defines it, over `dtypes` and `scalar_ops`; `simplify` works as nodes are built.
 """

@@ -1,8 +1,8 @@
 """The fixed table of scalar operators of the loop IR, with their exact semantics.
 
 Place in the pipeline: `loop_ir.Op` nodes name an entry of `OPS`; lowerings build them, targets
-spell them (C++, Triton) and `interpret.py` runs them with NumPy. An operator that is not in the
-table does not exist.
+spell them (C++, Triton) and `tools/kernel_interpreter.py` runs them with NumPy. An operator that is
+not in the table does not exist.
 
 Rules common to all:
 - Operands all have the same compute type, which is the result's too, unless the entry says

@@ -1,8 +1,8 @@
 """Runs a loop IR kernel with NumPy: slow, simple, and the oracle for every target.
 
-Place in the pipeline: tests only. Each node is evaluated over the whole iteration domain at once,
-as an array with one axis per loop variable (outer ones first), of size 1 where the node does not
-vary.
+Tests compare what C++ and Triton kernels compute with it, or put `compile_kernels` in the place of
+the targets'. Each node is evaluated over the whole iteration domain at once, as an array with one
+axis per loop variable (outer ones first), of size 1 where the node does not vary.
 
 >>> from weft.codegen.ir.loop_ir import KernelBuilder, LoopVar
 >>> from weft.shapes.algebra.expr import loop_index
@@ -21,7 +21,7 @@ bits (NumPy has no bfloat16); see `from_torch_tensor`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +55,24 @@ def run_kernel(
     """Execute `kernel` on flat arrays; raises IndexError where a checked index is out of bounds."""
     with np.errstate(all="ignore"):
         _Run(kernel, buffers, sizes or {}).execute()
+
+
+def compile_kernels(
+    kernels: Sequence[Kernel], devices: Sequence[torch.device], hints: Mapping[str, int]
+) -> list[Callable[..., None]]:
+    """Callables that run kernels on tensors, as those that `codegen.targets` compiles."""
+    return [_callable(kernel) for kernel in kernels]
+
+
+def _callable(kernel: Kernel) -> Callable[..., None]:
+    names = [b.name for b in kernel.buffers]
+    sizes = [str(s) for s in kernel.sizes]
+
+    def call(*args: Any) -> None:
+        arrays = {n: from_torch_tensor(t) for n, t in zip(names, args, strict=False)}
+        run_kernel(kernel, arrays, dict(zip(sizes, args[len(names) :], strict=True)))
+
+    return call
 
 
 def from_torch_tensor(tensor: torch.Tensor) -> Array:
