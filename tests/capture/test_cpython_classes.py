@@ -409,3 +409,16 @@ def test_an_unknown_name_is_likened_to_the_functions_variables(capsys: Any) -> N
     error = weft.compile(f, backend="eager")(X)
     sys.__excepthook__(type(error), error, error.__traceback__)
     assert "Did you mean: 'blech'?" in capsys.readouterr().err
+
+
+def test_a_method_of_what_cannot_be_called() -> None:
+    """It was rebuilt by MethodType, which refuses."""
+    def f(x: Any) -> Any:
+        method = classmethod(1).__get__(2)  # type: ignore[arg-type]
+        print(end="")
+        try:
+            types.MethodType(1, 2)  # type: ignore[arg-type]
+        except TypeError as error:
+            return x, str(error), method.__func__, method.__self__, type(method)
+
+    check(f, (X,), breaks=1)

@@ -17,6 +17,7 @@ import torch
 
 from weft.capture.breaks import graph_break
 from weft.capture.frame import check_held
+from weft.capture.polyfills import descriptors
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import (
@@ -314,6 +315,13 @@ def _partial(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symbolic
 
 @constructor(types.MethodType)
 def _method(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if type_lookup(args[0].python_type(), "__call__") is MISSING:
+        raise tx.error(TypeError, "first argument must be callable")
+    return _bound(tx, args, kwargs)
+
+
+@rule(descriptors.bound)
+def _bound(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return BoundMethodValue(args[1], args[0])
 
 

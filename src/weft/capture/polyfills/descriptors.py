@@ -6,13 +6,17 @@ are read by `values/attributes.py`.)
 
 from __future__ import annotations
 
-from types import MethodType
 from typing import Any, Final
+
+
+def bound(function: Any, owner: Any) -> Any:
+    """`MethodType(function, owner)`, also of what cannot be called. (It has a rule.)"""
+    return classmethod(function).__get__(None, owner)
 
 
 def class_method_get(descriptor: Any, instance: Any, owner: Any = None) -> Any:
     """classmethod.__get__"""
-    return MethodType(descriptor.__func__, type(instance) if owner is None else owner)
+    return bound(descriptor.__func__, type(instance) if owner is None else owner)
 
 
 def static_method_get(descriptor: Any, instance: Any, owner: Any = None) -> Any:

@@ -427,8 +427,11 @@ class BoundMethodValue(SymbolicValue):
         if self.python_type() is not types.MethodType:
             owner, kind = emit.value(self.owner), emit.constant(type)
             return emit.bind(self, f"{emit.value(self.function)}.__get__({owner}, {kind}({owner}))")
-        method = emit.constant(types.MethodType)
-        return emit.bind(self, f"{method}({emit.value(self.function)}, {emit.value(self.owner)})")
+        function, owner = emit.value(self.function), emit.value(self.owner)
+        if not any("__call__" in base.__dict__ for base in self.function.python_type().__mro__):
+            bound = f"{emit.constant(classmethod)}({function}).__get__(None, {owner})"
+            return emit.bind(self, bound)  # what MethodType refuses
+        return emit.bind(self, f"{emit.constant(types.MethodType)}({function}, {owner})")
 
     def __repr__(self) -> str:
         return f"method {self.function!r} of {self.owner!r}"
