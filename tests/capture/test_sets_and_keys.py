@@ -258,3 +258,24 @@ def test_an_update_by_an_outside_set_does_not_depend_on_its_order():
         return x + len(local)
 
     check(f, (X, {8, 0}), (X, {0, 8}), graphs=1)
+
+
+class Naming:
+    """Its text is that of a container that may hold it."""
+
+    value: Any = None
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def test_a_set_that_holds_an_object_that_holds_the_set():
+    """It was made twice: the object's attribute was another set than the variable."""
+    def f(x, kind):
+        item = Naming()
+        held = kind([item])
+        item.value = held
+        print(end="")
+        return x + 1, item.value is held, repr(held)
+
+    check(f, (X, set), (X, frozenset), (X, tuple), breaks=None)

@@ -201,9 +201,13 @@ class Emitter:
         self.places[line] = frame_places(frame)
 
     def bind(self, value: SymbolicValue, text: str) -> str:
-        """Name the object of a value before its parts are emitted, since they may refer to it."""
-        name = self.temporary(text)
-        self._names[id(value)] = name
+        """Name the object of a value before its parts are emitted, since they may refer to it.
+
+        A part that was emitted first, and refers to the value, has made it already.
+        """
+        if id(value) in self._names:
+            return self._names[id(value)]
+        name = self._names[id(value)] = self.temporary(text)
         self._kept.append(value)
         return name
 
