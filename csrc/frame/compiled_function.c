@@ -193,6 +193,17 @@ static int find_entry(CompiledFunction *self, CodeCache *cache, const Bound *bou
                            collected);
 }
 
+/* Lets go of a continuation's arguments. If another continuation follows, the replacement holds what
+ * must live until then, and the program may have deleted the rest; else variables live to the end. */
+static void release_arguments(const Entry *entry, PyObject **args, Py_ssize_t n)
+{
+    if (!entry->needs_hook) {
+        drop_tensors(args, n);
+        return;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        Py_CLEAR(args[i]);
+}
 
 PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nargs, PyObject *kwnames,
                              bool steal)
@@ -221,7 +232,7 @@ PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nar
     }
     if (found == 1) {
         if (steal && !entry->may_rerun)
-            drop_tensors(args, nargs);
+            release_arguments(entry, args, nargs);
         result = entry_call(entry, collected, self->on_miss);
         Py_DECREF(entry);
         signal = rerun_signal(result);

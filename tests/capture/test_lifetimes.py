@@ -373,3 +373,26 @@ def test_guards_keep_nothing_alive(make, call):
     del held
     gc.collect()
     assert reference() is None
+
+
+def test_a_deleted_variable_is_gone_at_the_next_break():
+    """The list of collected values, and the caller of the continuation, held it until the break's
+    operation had returned."""
+    def f(x):
+        class Local(Held):
+            pass
+
+        items = [Local(), Local()]
+        seen = [weakref.ref(items[0]), weakref.ref(Local)]
+        print(end="")
+        scale = len(items)
+        del items, Local
+        gc.collect()
+        return x * scale, [ref() is None for ref in seen], Held.__subclasses__()
+
+    class Held:
+        pass
+
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(3):
+        assert compiled(torch.ones(2))[1:] == f(torch.ones(2))[1:] == ([True, True], [])

@@ -20,7 +20,7 @@ import math
 import re
 import types
 from collections import deque, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final, final
@@ -221,7 +221,7 @@ class Emitter:
             self.tx.effects.early_lines(self))
         body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
         if self.goes_on:
-            body = drop_dead_names(body)
+            body = release_variables(drop_dead_names(body), self._variable_slots())
         text = "\n".join([
             f"def make({', '.join(['graph', *self.constants])}):",
             "    def replacement(v):",
@@ -262,30 +262,23 @@ class Emitter:
             return []
         read = _read([item.source.collect() for item in inputs])
         arguments = ", ".join(read)
-        done = self._release_inputs(inputs)
         results = "".join(f"out{i}, " for i in range(len(self.outputs)))
         before: list[str] = []
         if getattr(graph, "boxed", False):
             listed = _as_list(read)
-            before = [f"inputs = {listed}", *done] if done else []
-            arguments = "inputs" if done else listed
-            done = ["del inputs"] if done else []
+            before = [f"inputs = {listed}"] if self.goes_on else []
+            arguments = "inputs" if before else listed
         call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
         lines = self._guarded_call(call)
         if self.tx.ignored_warnings:
             region = f"{self.constant(ignoring)}({self.constant(tuple(self.tx.ignored_warnings))})"
             lines = [f"with {region}:", *(f"    {line}" for line in lines)]
-        return [*before, *lines, *done]
+        return [*before, *lines, *(["del inputs"] if before else [])]
 
-    def _release_inputs(self, inputs: list[GraphInput]) -> list[str]:
-        """Statements that drop variables of the frame that only the graph reads: what follows may
-        run long, and eager would have freed them."""
-        if not self.goes_on:
-            return []
-        text = "\n".join(self.lines)
-        own = dict.fromkeys(item.source.collect() for item in inputs if _is_variable(item.source))
-        unused = [f"v[{slot}]" for slot in own if f"v[{slot}]" not in text]
-        return [f"{' = '.join(unused)} = None"] if unused and "*v[" not in text else []
+    def _variable_slots(self) -> list[int]:
+        """The collected values that, as far as can be told, only variables of the frame hold."""
+        return [slot for root in self.tx.tree.roots() if root.accessor[0] == "local"
+                for slot in _own_slots(root)]
 
     def _guarded_call(self, call: str) -> list[str]:
         """The call of the graph, in the `try` blocks that handle its errors."""
@@ -371,13 +364,43 @@ def _handler(kind: str, lines: list[str]) -> list[str]:
     return [f"except {kind}:", *(f"    {line}" for line in lines)]
 
 
-def _is_variable(source: Source) -> bool:
-    """Whether, as far as can be told, only the frame holds the value: a variable, or an item of a
-    tuple in one."""
-    place: Source | None = source
-    while place is not None and place.accessor[0] == "tuple_item":
-        place = place.base
-    return place is not None and place.base is None and place.accessor[0] == "local"
+def release_variables(lines: list[str], slots: Iterable[int]) -> list[str]:
+    """Drop collected values after their last use: what follows may run long, and eager would have
+    freed what the program deleted."""
+    last = dict.fromkeys(slots, -1)
+    for index, line in enumerate(lines):
+        for first, end in _SLOTS.findall(line):
+            used = range(int(first), int(end or first) + (not end))
+            last.update((slot, index) for slot in used if slot in last)
+    released: dict[int, list[str]] = {}
+    for slot, index in last.items():
+        released.setdefault(_after_block(lines, index), []).append(f"v[{slot}]")
+    result = []
+    for index, line in enumerate(lines):
+        if index in released and not line.startswith("return"):
+            result.append(f"{' = '.join(released[index])} = None")
+        result.append(line)
+    return result
+
+
+_SLOTS: Final = re.compile(r"\bv\[(\d+)(?::(\d+))?\]")
+
+
+def _after_block(lines: list[str], index: int) -> int:
+    """The first line after `index` and the compound statement around it."""
+    index += 1
+    while index < len(lines) and lines[index].startswith((" ", "except", "el", "finally")):
+        index += 1
+    return index
+
+
+def _own_slots(source: Source) -> Iterator[int]:
+    """The slots of a variable and, if it is a tuple, of its items."""
+    if source.slot >= 0:
+        yield source.slot
+    for child in source.children():
+        if child.accessor[0] == "tuple_item":
+            yield from _own_slots(child)
 
 
 def _changes_modes(node: fx.Node) -> bool:
