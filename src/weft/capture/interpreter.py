@@ -34,6 +34,7 @@ from weft.capture.interpreter_state import (
     EndState,
     ModeState,
     NumberState,
+    RemadeState,
 )
 from weft.capture.operations import binary_operation, equal_values, same_object
 from weft.capture.replacement.side_effects import SideEffects
@@ -126,6 +127,7 @@ class Interpreter:
         self.autograd = AutogradState()
         self.numbers = NumberState()
         self.classes = ClassState()
+        self.remade = RemadeState()
         self.deleted: list[Any] = []
         """Outside objects whose variables the root frame has deleted."""
         self.ignored_warnings: list[Any] = []
@@ -370,6 +372,7 @@ class Interpreter:
         self.early_ends = EarlyEnds()
         self.deleted.clear()
         self.ignored_warnings.clear()
+        self.remade = RemadeState()
         self.numbers.values.clear()
         self.autograd = AutogradState()
         self.effects = SideEffects()

@@ -126,6 +126,17 @@ class NumberState:
 
 @final
 @dataclass(slots=True)
+class RemadeState:
+    """Calls on mutable objects of C types (`values/objects/remade.py`)."""
+
+    calls: list[Any] = field(default_factory=list)
+    """All that the replacement may have to make again, in order."""
+    late: list[Any] = field(default_factory=list)
+    """Those of them that capture has not made itself."""
+
+
+@final
+@dataclass(slots=True)
 class ClassState:
     """Classes that the program made or changed."""
 

@@ -40,7 +40,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     warnings_library,
 )
 from weft.capture.values.containers import deques, namespaces  # noqa: F401
-from weft.capture.values.objects import getters, immutable_subclasses  # noqa: F401
+from weft.capture.values.objects import getters, immutable_subclasses, remade  # noqa: F401
 from weft.capture.values.tensors import random_generators, tensor_subclasses, tensor_wrappers  # noqa: F401
 
 if find_spec("numpy") is not None:

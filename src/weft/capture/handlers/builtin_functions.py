@@ -166,7 +166,7 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     plain = plain_value(args[0])
     if plain is not None and args[0].python_type().__hash__ is plain.python_type().__hash__:
         return _hash(tx, [plain], {})
-    if args[0].is_constant:
+    if args[0].is_constant or isinstance(args[0], SymbolicNumberValue):
         return constant(evaluate(tx, lambda: hash(args[0].constant())))
     if isinstance(args[0], TupleValue):
         key = args[0].dict_key(tx)

@@ -20,6 +20,7 @@ from weft.capture.values.attributes import HEAP_TYPE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant
 from weft.capture.values.containers.copy_memo import Memo
+from weft.capture.values.containers.deques import DequeValue
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue
@@ -30,6 +31,7 @@ from weft.capture.values.objects.classes import ClassValue, make_instance
 from weft.capture.values.objects.functions import BoundMethodValue, FunctionValue, rule
 from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.objects.modules import ModuleValue
+from weft.capture.values.objects.remade import RemadeValue, make_call
 from weft.capture.values.tensors.numpy_arrays import ArrayValue
 from weft.capture.values.tensors.tensor import TensorValue, run
 
@@ -62,6 +64,8 @@ def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return _copy_tensor(tx, value)
     if isinstance(value, ArrayValue):
         return _copy_array(tx, value)
+    if isinstance(value, RemadeValue):
+        return make_call(tx, copy.copy, [value], {})
     if hasattr(value, "m_copy"):
         return value.m_copy(tx, [], {})  # type: ignore[no-any-return]
     raise graph_break("unknown-operation", f"copy of {value!r}")
@@ -116,6 +120,13 @@ def _deep_list(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
     return made
 
 
+def _deep_deque(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    made = DequeValue([], value.maxlen)
+    memo.add(tx, value, made)
+    made.append(_deep(tx, item, memo) for item in value.all(tx))
+    return made
+
+
 def _deep_tuple(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
     memo.begin(value)
     items = [_deep(tx, item, memo) for item in value.all(tx)]
@@ -166,7 +177,8 @@ def _deep_tensor(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ...]] = (
     (ListValue, _deep_list), (TupleValue, _deep_tuple), (DictValue, _deep_dict),
     (SetValue, _deep_set), (ObjectValue, _deep_object), (TensorValue, _deep_tensor),
-    (ArrayValue, _copy_array),
+    (ArrayValue, _copy_array), (DequeValue, _deep_deque),
+    (RemadeValue, lambda tx, value, memo: make_call(tx, copy.deepcopy, [value], {})),
 )
 
 

@@ -6,6 +6,7 @@ Place in the pipeline: see `handlers/__init__`. Python itself computes with patt
 
 from __future__ import annotations
 
+import ast
 import datetime
 import decimal
 import json
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 
 _BY_VALUE: Final = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time,
                     datetime.timedelta, datetime.timezone)
+_WITH_FLAGS: Final[tuple[Any, ...]] = (
+    re.compile, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn)
 _FUNCTIONS: Final[tuple[Any, ...]] = (
-    json.dumps, json.loads, re.compile, re.escape, re.findall, re.fullmatch, re.match, re.search,
-    re.split, re.sub, re.subn, struct.calcsize, struct.pack, struct.unpack, uuid.UUID.__str__,
+    *_WITH_FLAGS, json.dumps, json.loads, re.escape, struct.calcsize, struct.pack, struct.unpack,
+    uuid.UUID.__str__, ast.literal_eval,
 )
 
 
@@ -40,7 +43,8 @@ def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sym
     if known is None:
         return None
     objects, named = known
-    if any(isinstance(o, int) and o & re.DEBUG for o in (*objects, *named.values())):
+    if function in _WITH_FLAGS and any(
+            isinstance(o, int) and o & re.DEBUG for o in (*objects, *named.values())):
         raise graph_break("print", "a pattern that is printed")
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
@@ -63,7 +67,18 @@ def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None and not source.is_fixed:
         tx.guards.same_key(source, obj, lambda one: (one, repr(one)))
+    if isinstance(obj, decimal.Decimal):  # what is computed with it depends on the context
+        place = tx.tree.object(decimal, "decimal").call(_context, "decimal.getcontext()")
+        tx.guards.same_key(place, _context(decimal))
     return ConstantValue(obj)
+
+
+def _context(module: Any) -> tuple[Any, ...]:
+    """The settings of the thread's decimal context."""
+    context = module.getcontext()
+    traps = [kind for kind, trapped in context.traps.items() if trapped]
+    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals,
+            context.clamp, *traps)
 
 
 @wraps(re.Pattern, re.Match)

@@ -5,6 +5,7 @@ Place in the pipeline: see `handlers/python_twins.py`.
 
 from __future__ import annotations
 
+import json.encoder
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -12,6 +13,34 @@ from functools import partial
 from typing import Any
 
 import torch
+
+
+def print_to(*values: Any, sep: str | None = None, end: str | None = None, file: Any,
+             flush: Any = False) -> None:
+    """print"""
+    for index, value in enumerate(values):
+        if index:
+            file.write(" " if sep is None else sep)
+        file.write(str(value))
+    file.write("\n" if end is None else end)
+    if flush:
+        file.flush()
+
+
+def make_encoder(markers: Any, default: Any, encoder: Any, indent: Any, key_separator: str,
+                 item_separator: str, sort_keys: bool, skipkeys: bool, allow_nan: bool) -> Any:
+    """json.encoder.c_make_encoder"""
+
+    def number_text(number: float) -> str:
+        if number - number == 0:
+            return float.__repr__(number)
+        if not allow_nan:
+            raise ValueError(f"Out of range float values are not JSON compliant: {number!r}")
+        return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+
+    return json.encoder._make_iterencode(  # type: ignore[attr-defined]
+        markers, default, encoder, indent, number_text, key_separator, item_separator, sort_keys,
+        skipkeys, False)
 
 
 class Comparable:

@@ -106,18 +106,16 @@ class Emitter:
         self._unfilled.append(fill)
 
     def fill(self) -> None:
-        """Run what was passed to `later`."""
+        """Run what was passed to `later`, one after the other."""
+        self._depth += 1
         while self._unfilled:
             self._unfilled.popleft()()
+        self._depth -= 1
 
     def hashed(self, value: SymbolicValue) -> str:
         """An expression for the value's object with all its parts: it will be hashed."""
-        depth, self._depth = self._depth, 0
-        try:
-            text = self.value(value)
-            self.fill()
-        finally:
-            self._depth = depth
+        text = self.value(value)
+        self.fill()
         return text
 
     def _outside(self, value: SymbolicValue) -> str:

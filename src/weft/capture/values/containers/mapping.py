@@ -283,7 +283,8 @@ class DictValue(ContainerMethods):
         for entry_key, (key, value) in list(self.complete(emit.tx).items()):
             if entry_key.__class__ is UserKey:
                 entry_key.check()
-            emit.line(statement.format(emit.value(key), emit.value(value)))
+            name = emit.value(key) if key.is_constant else emit.hashed(key)
+            emit.line(statement.format(name, emit.value(value)))
 
     def _empty(self, emit: Emitter) -> str:
         if self.cls is dict:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, evaluate, python_object
@@ -23,6 +23,14 @@ from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement.emitter import Emitter
+
+
+class TextPart(Protocol):
+    """A part of a text that differs from call to call."""
+
+    def text(self, tx: Interpreter) -> str: ...
+
+    def rebuild(self, emit: Emitter) -> str: ...
 
 
 @final
@@ -52,7 +60,7 @@ class TextValue(SymbolicValue):
     __slots__ = ("known", "parts", "tx")
     is_constant = True
 
-    def __init__(self, tx: Interpreter, parts: tuple[str | WrittenPart, ...]) -> None:
+    def __init__(self, tx: Interpreter, parts: tuple[str | TextPart, ...]) -> None:
         super().__init__()
         self.tx = tx
         self.parts = parts
@@ -159,7 +167,7 @@ def join_texts(tx: Interpreter, texts: Iterable[SymbolicValue]) -> SymbolicValue
     return TextValue(tx, tuple(part for text in texts for part in _parts(text)))
 
 
-def _parts(text: SymbolicValue) -> Iterator[str | WrittenPart]:
+def _parts(text: SymbolicValue) -> Iterator[str | TextPart]:
     if isinstance(text, TextValue) and text.known is None:
         yield from text.parts
     else:

@@ -6,6 +6,7 @@ operation, or is pure and run on constants; otherwise it breaks the graph.
 
 from __future__ import annotations
 
+import re
 import types
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, final
@@ -32,6 +33,7 @@ from weft.capture.values.constant import (
     python_object,
 )
 from weft.capture.values.numbers.math_functions import converts, math_of_number
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule_of
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.tensor import TensorValue, run
@@ -41,11 +43,13 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement.emitter import Emitter
 
+_WITH_METHODS: Final = (TensorValue, ConstantValue, SymbolicNumberValue)
 _SLOTS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _PLAIN_READS: Final = (object.__getattribute__, type.__getattribute__)
 _KINDS: Final = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
                  types.MethodWrapperType, types.ClassMethodDescriptorType,
-                 types.GetSetDescriptorType, types.MemberDescriptorType)
+                 types.GetSetDescriptorType, types.MemberDescriptorType,
+                 type(re.compile("").match))
 
 
 @final
@@ -153,7 +157,7 @@ class BuiltinValue(SymbolicValue):
             return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
         if isinstance(target, ConstantValue) and type(target.value) is not owner:
             return self._on_constants(tx, args, kwargs)
-        if isinstance(target, (TensorValue, ConstantValue)) or hasattr(target, f"m_{name}"):
+        if isinstance(target, _WITH_METHODS) or hasattr(target, f"m_{name}"):
             return target.method(tx, name, args[1:], kwargs)
         special = EXTERNAL_METHODS.get((owner, name))
         if special is not None:

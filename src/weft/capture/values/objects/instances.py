@@ -31,6 +31,7 @@ from weft.capture.values.attributes import (
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import (
+    LISTED,
     NONE,
     NOT_IMPLEMENTED,
     PLAIN,
@@ -634,6 +635,8 @@ def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if source is None:
         if base in PLAIN:  # made of a copy (`copied`)
             raise graph_break("unknown-value", f"a {cls.__name__} that C code returns")
+        if isinstance(type_lookup(cls, "__next__"), types.WrapperDescriptorType):
+            return LISTED[0](tx, obj)
         source = tx.tree.object(obj, f"<{cls.__name__}>")
     if not source.is_fixed:
         tx.guards.add(source, "type_is", cls)

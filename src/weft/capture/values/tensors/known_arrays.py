@@ -29,6 +29,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant, evaluate, known_arguments
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.objects.remade import RemadeValue
 from weft.capture.values.tensors.tensor import TensorValue, run
 
 if TYPE_CHECKING:
@@ -164,8 +165,11 @@ def evaluated(tx: Interpreter, function: Callable[..., Any], args: Args, kwargs:
 
 
 def _may_be_known(tx: Interpreter, value: SymbolicValue) -> bool:
-    """False for tensors and numbers that depend on data, and for sequences of them."""
+    """False for tensors and numbers that depend on data, and for sequences of them; for buffers,
+    whose memory arrays share."""
     value = tx.force(value)
+    if isinstance(value, RemadeValue):
+        return False
     if isinstance(value, (ListValue, TupleValue)):
         return all(_may_be_known(tx, item) for item in value.items)
     unknown = isinstance(value, SymbolicNumberValue) and value.in_this_call() is MISSING

@@ -7,14 +7,19 @@ constants.
 
 from __future__ import annotations
 
+import binascii
 import builtins
 import cmath
+import datetime
 import math
 import operator
 import os
 import re
+import sys
 import types
+import zlib
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, Final
 
 import torch
@@ -87,15 +92,17 @@ def is_graph_function(function: Any) -> bool:
 
 
 def _pure_functions() -> set[int]:
-    pure = {id(f) for space in (math, cmath, operator, re) for f in vars(space).values()
-            if callable(f)}
+    spaces = (math, cmath, operator, re, binascii, *map(import_module, ("_string", "_json")))
+    pure = {id(f) for space in spaces for f in vars(space).values() if callable(f)}
     names = ("abs", "all", "any", "ascii", "bin", "chr", "divmod", "format", "hash", "hex", "len",
              "max", "min", "oct", "ord", "pow", "repr", "round", "sorted", "sum")
     pure.update(id(getattr(builtins, name)) for name in names)
     torch_pure = ("promote_types", "can_cast", "get_default_dtype", "is_inference_mode_enabled",
                   "get_num_threads")
     pure.update(id(getattr(torch, name)) for name in torch_pure)
-    pure.update(map(id, (os.fspath, str.maketrans, dict.fromkeys, get_tracing_state)))
+    pure.update(map(id, (
+        os.fspath, str.maketrans, dict.fromkeys, get_tracing_state, sys.intern, zlib.crc32,
+        zlib.adler32, zlib.compress, zlib.decompress)))
     return pure
 
 
@@ -103,6 +110,9 @@ _PURE: Final = _pure_functions()
 
 
 _IMMUTABLE: Final = (str, int, float, complex, bool, bytes)
+_DATES: Final = (datetime.date, datetime.datetime, datetime.time)
+_BY_CLOCK: Final = frozenset({"now", "today", "utcnow", "fromtimestamp", "utcfromtimestamp"})
+"""Class methods of dates that depend on the time or the time zone."""
 
 
 def is_pure(function: Any) -> bool:
@@ -112,4 +122,6 @@ def is_pure(function: Any) -> bool:
     owner = getattr(function, "__self__", None)
     if owner is None:
         return getattr(function, "__objclass__", None) in _IMMUTABLE
+    if owner in _DATES:
+        return function.__name__ not in _BY_CLOCK
     return owner in (*_IMMUTABLE, dict) or isinstance(owner, (str, bytes, re.Pattern))
