@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import weft
 from weft.aot.pipeline import compile_aot
 from weft.aot.python_code import compile_calls
+from weft.aot.training.tangents import TangentLayout
 from weft.diagnostics import events
 from weft.errors import FallbackWarning
 
@@ -197,3 +198,10 @@ def test_gradients_that_are_parts_of_one_tensor_share_its_memory_as_in_eager(who
     torch.testing.assert_close(found, expected, check_stride=True)
     shared = [len({g.untyped_storage().data_ptr() for g in grads}) for grads in (found, expected)]
     assert shared[0] == shared[1]
+
+
+def test_a_tangent_of_an_image_that_fits_is_not_permuted() -> None:
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    layout = TangentLayout.of(image)
+    assert layout.fit(image) is image
+    assert layout.fit(image.contiguous()).stride() == image.stride()

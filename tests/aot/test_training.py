@@ -113,6 +113,13 @@ def test_gelu_is_recomputed() -> None:
     assert saved_bytes(lambda: call(*inputs)) < 0.7 * saved_bytes(lambda: mlp(*inputs))
 
 
+def test_a_returned_result_is_saved_as_in_eager_instead_of_the_parameter() -> None:
+    """tanh of a parameter was computed again, though the program had just got it."""
+    x = torch.ones(5, requires_grad=True)
+    y = compiled(torch.tanh, [x])(x)[0]
+    assert [t.data_ptr() for t in y.grad_fn.saved_tensors] == [y.data_ptr()]
+
+
 def test_dropout_uses_one_mask() -> None:
     x = torch.ones(1000, requires_grad=True)
     y = compiled(lambda x: F.dropout(x, 0.5, True), [x])(x)[0]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import weft
+from weft.codegen.calls.bindings import binding_of
 from weft.codegen.calls.call_sequence import plain_strides
 
 
@@ -28,6 +29,14 @@ def test_strides_of_dimensions_of_size_one(
     assert made == expected
     pairs = zip(shape, made, strides, strict=True)
     assert all(new == old for n, new, old in pairs if n != 1), "only size 1 may change"
+
+
+def test_library_calls_use_the_binding_that_can_mean_nothing_else() -> None:
+    aten = torch.ops.aten
+    assert binding_of(aten.convolution.default) is torch.convolution
+    assert binding_of(aten.index_put.default) is torch.index_put
+    other = [aten.sort.default, aten.zeros.default, aten.mse_loss.default, aten.relu_.default]
+    assert [binding_of(op) for op in other] == [None] * 4
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,12 @@ _CHEAP: Final = frozenset(
 )
 """Operators beside the pointwise ones that are cheap to run again (by packet name)."""
 
+_BY_RESULT: Final = frozenset(
+    {"exp", "exp2", "expm1", "reciprocal", "rsqrt", "sigmoid", "sqrt", "tan", "tanh"}
+)
+"""Pointwise operators that are not quite cheap, and whose derivative is computed from the result.
+"""
+
 
 @final
 @dataclass(slots=True)
@@ -218,7 +224,10 @@ def _cheapest_cut(roles: _Roles, free: Container[Node] = ()) -> set[Node]:
 
 def _cost(node: Node, roles: _Roles) -> int:
     """The cost of saving a value: four times its bytes, plus one if the forward would not have it
-    in memory otherwise; infinite if it cannot be saved."""
+    in memory otherwise; infinite if it cannot be saved.
+
+    What is alive anyway costs next to nothing: parameters, and results that are returned and that
+    eager would save too."""
     value = node.meta["val"]
     if node.op == "placeholder":
         if node in roles.may_change:
@@ -226,6 +235,8 @@ def _cost(node: Node, roles: _Roles) -> int:
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
     if _never_saved(node):
         return _INFINITE
+    if _packet_name(node) in _BY_RESULT and node in roles.values:
+        return 1
     return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
 
 
@@ -275,7 +286,13 @@ def is_cheap(node: Node) -> bool:
         return False
     if torch.Tag.pointwise in target.tags:
         return True
-    return target._schema.name.split("::")[1] in _CHEAP
+    return _packet_name(node) in _CHEAP
+
+
+def _packet_name(node: Node) -> str:
+    """The name of an ATen operator without its overload; "" for other nodes."""
+    target = node.target
+    return target._schema.name.split("::")[1] if isinstance(target, OpOverload) else ""
 
 
 # -- the two graphs --------------------------------------------------------------------------------

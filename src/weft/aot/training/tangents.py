@@ -21,6 +21,7 @@ import torch
 
 from weft.aot.training.reference_counts import seen_in_backward
 from weft.aot.views import stride_order
+from weft.runtime.tensor_calls import row_major
 
 _LARGE: Final = 1 << 12
 """The least bytes of a tangent whose references are counted, which takes three microseconds."""
@@ -35,6 +36,7 @@ class TangentLayout:
     order: tuple[int, ...] | None  # dimensions from the outermost; None: row-major
     back: tuple[int, ...]
     size: tuple[int, ...] | None  # None: the sizes change between calls
+    strides: tuple[int, ...] | None  # in that order; None: as the size
     dtype: torch.dtype
     device: torch.device
 
@@ -45,7 +47,11 @@ class TangentLayout:
         back = tuple(order.index(d) for d in range(value.dim()))
         moved = None if order == sorted(order) else tuple(order)
         size = tuple(value.shape) if all(type(n) is int for n in value.shape) else None
-        return TangentLayout(moved, back, size, value.dtype, value.device)
+        strides = None
+        if size is not None:
+            steps = row_major([size[d] for d in order])
+            strides = tuple(steps[k] for k in back)
+        return TangentLayout(moved, back, size, strides, value.dtype, value.device)
 
     def zeros(self, size: Sequence[int]) -> torch.Tensor:
         """Zeros for an absent tangent."""
@@ -56,6 +62,8 @@ class TangentLayout:
         """A tangent in that layout."""
         if self.order is None:
             return tangent.contiguous()
+        if tangent.stride() == self.strides:
+            return tangent  # two permutations take ten microseconds
         return tangent.permute(self.order).contiguous().permute(self.back)
 
     def fit_own(self, grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:

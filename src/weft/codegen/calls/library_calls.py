@@ -1,9 +1,8 @@
 """How ATen calls are written in the call sequence.
 
 Place in the pipeline: used by `wrapper.py`. Matrix products are calls of C functions
-(`runtime/tensor_calls.py`) or of public bindings (`torch.mm` costs a third of
-`torch.ops.aten.mm.default`). Results whose strides ATen may choose are converted to the promised
-ones.
+(`runtime/tensor_calls.py`), others of torch's bindings if possible (`bindings.py`). Results whose
+strides ATen may choose are converted to the promised ones.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from weft.codegen.calls.bindings import binding_of
 from weft.codegen.calls.call_sequence import (
     CallSequence,
     form_of,
@@ -119,7 +119,8 @@ def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
 
 
 def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
-    return _spell(sequence, call, FAST_BINDINGS.get(call.op) or CALLS.get(call.op, call.op))
+    function = FAST_BINDINGS.get(call.op) or CALLS.get(call.op) or binding_of(call.op)
+    return _spell(sequence, call, function or call.op)
 
 
 def _spell(
