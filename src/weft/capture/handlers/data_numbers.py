@@ -24,7 +24,6 @@ from weft._torch import (
     check_with,
 )
 from weft.capture.breaks import StartOver, graph_break
-from weft.capture.opcodes.control import CHECK_DATA
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.numbers.data_numbers import Check, add_check
@@ -173,8 +172,9 @@ for _function in (check, check_value, check_index, check_type):
 _check_rule(check_with, 1)
 
 
-def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
-    """A check that a tensor of one element is true (or false), if the graph can hold one."""
+def check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
+    """Whether the graph checks from now on that a value, whose truth depends on data, is true (or
+    false)."""
     if isinstance(value, SymbolicNumberValue):
         return _check_number(tx, value, wanted)
     if not isinstance(value, TensorValue) or not tx.shapes.data_dependent:
@@ -286,7 +286,6 @@ def _check_divisor(tx: Interpreter, divisor: Any) -> None:
 
 
 DIVISORS.append(_check_divisor)
-CHECK_DATA.append(_check_truth)
 EXPECTED.append(_expected_truth)
 LIKELY_TRUTH.append(_likely_truth)
 

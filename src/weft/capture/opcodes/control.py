@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, check_held, opcode
+from weft.capture.handlers.data_numbers import check_truth
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import is_none
 from weft.capture.values.containers.outside_iterators import OutsideIterator
@@ -41,10 +41,6 @@ def pop_jump_if_false(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         frame.pc = ins.target
 
 
-CHECK_DATA: Final[list[Callable[[Any, SymbolicValue, bool], bool]]] = []
-"""Puts a check into the graph that a value is true (or false), if its truth depends on data."""
-
-
 def _branch(tx: Interpreter, frame: Frame, ins: Instruction, jumps_if: bool) -> bool:
     """The truth of the top of the stack.
 
@@ -59,7 +55,7 @@ def truth_at(tx: Interpreter, frame: Frame, ins: Instruction, value: SymbolicVal
     """The truth of a value that the jump `ins` tests."""
     if not value.is_constant:
         wanted = _truth_without_raising(frame, ins, jumps_if)
-        if wanted is not None and CHECK_DATA[0](tx, value, wanted):
+        if wanted is not None and check_truth(tx, value, wanted):
             return wanted
     return value.truth(tx)
 
