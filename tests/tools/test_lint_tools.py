@@ -51,13 +51,31 @@ def test_cycles_are_found():
 _ROOT = size_budget.ROOT
 
 
+@functools.cache
+def _files():
+    return [f"/{path.relative_to(_ROOT)}" for folder in ("src", "csrc", "tests", "tools")
+            for path in (_ROOT / folder).rglob("*.*")]
+
+
+def _named_files(text):
+    """Files of weft that a text names, and those of them that do not exist."""
+    named = set(re.findall(r"`([\w/]+\.(?:py|c|h))[`:]", text))
+    return named, {name for name in named
+                   if not any(path.endswith(f"/{name}") for path in _files())}
+
+
+def test_files_that_docstrings_name_exist():
+    for path in (_ROOT / "src" / "weft").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                _, missing = _named_files(ast.get_docstring(node) or "")
+                assert not missing, (path, missing)
+
+
 @pytest.mark.parametrize("page", list(size_budget.pages()), ids=lambda page: page.stem)
 def test_files_that_a_page_names_exist(page):
-    known = [f"/{path.relative_to(_ROOT)}" for folder in ("src", "csrc", "tests", "tools")
-             for path in (_ROOT / folder).rglob("*.*")]
     text = page.read_text()
-    named = set(re.findall(r"`([\w/]+\.(?:py|c|h))[`:]", text))
-    missing = {name for name in named if not any(path.endswith(f"/{name}") for path in known)}
+    named, missing = _named_files(text)
     links = set(re.findall(r"\]\(([\w/.-]+)\)", text))
     missing |= {link for link in links if not (page.parent / link).exists()}
     assert named and not missing

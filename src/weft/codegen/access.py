@@ -1,7 +1,7 @@
 """What a definition reads and writes, and where: its formula evaluated once, symbolically.
 
-Place in the pipeline: between `lowering/` and `schedule.py`, which compares accesses, and
-`kernels.py`, which evaluates the formulas again over the loops of the finished kernel.
+Place in the pipeline: between `lowering/` and `scheduling/schedule.py`, which compares accesses,
+and `kernels.py`, which evaluates the formulas again over the loops of the finished kernel.
 """
 
 from __future__ import annotations

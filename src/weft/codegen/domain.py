@@ -1,8 +1,8 @@
 """Iteration domains of fused kernels: common refinements of shapes.
 
-Place in the pipeline: used by `schedule.py`. Definitions can share a kernel if their domains are
-the same set of points with different shapes. The *refinement* is the coarsest shape such that both
-are row-major groupings of its dimensions::
+Place in the pipeline: used by `scheduling/schedule.py`. Definitions can share a kernel if their
+domains are the same set of points with different shapes. The *refinement* is the coarsest shape
+such that both are row-major groupings of its dimensions::
 
     (4, 128, 768) and (512, 768)   →  (4, 128, 768): the second one's index 0 is 128*d0 + d1
 

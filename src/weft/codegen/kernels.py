@@ -1,8 +1,8 @@
 """A scheduled group as a kernel of the loop IR.
 
-Place in the pipeline: after `schedule.py`. The members' formulas are evaluated over the group's
-domain in order. The node that one member computes is passed to the next ones, and only buffers that
-other steps read are stored.
+Place in the pipeline: after `scheduling/schedule.py`. The members' formulas are evaluated over the
+group's domain in order. The node that one member computes is passed to the next ones, and only
+buffers that other steps read are stored.
 """
 
 from __future__ import annotations

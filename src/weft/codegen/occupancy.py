@@ -1,6 +1,6 @@
 """Whether a kernel would leave most of a GPU idle.
 
-Place in the pipeline: used by `schedule.py` before it merges groups on a GPU, and by
+Place in the pipeline: used by `scheduling/schedule.py` before it merges groups on a GPU, and by
 `triton/split.py` and `lowering/variance.py`, which cut long rows into pieces. A reduction with few
 results and long rows is computed by two kernels (`triton/split.py`). This is not possible if a
 third member reads its results at every point of the rows again (a batch norm of 64 channels,

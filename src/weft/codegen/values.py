@@ -1,7 +1,7 @@
 """Lowered tensors: buffers in memory, and values that are still formulas.
 
 Place in the pipeline: `lowering/` turns each ATen node into a `Value`; those that need memory
-become `Buffer`s with a `Definition`; `schedule.py` groups definitions into kernels.
+become `Buffer`s with a `Definition`; `scheduling/schedule.py` groups definitions into kernels.
 
 A `Value` is either *strided* (elements of a buffer at affine positions, so any view of it costs
 nothing) or *lazy* (a function from an index to a scalar node, computed again wherever it is used).

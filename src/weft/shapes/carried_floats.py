@@ -1,11 +1,11 @@
 """Symbolic floats that C++ takes as plain ones: replaced by marks, and recognised again behind C++.
 
 Place in the pipeline: below ``context.py``, which has the marks of its symbols. Capture finds out
-which floats may be carried (`float_trials.py`); aot's recorder restores the symbols. Most operators
-take a `double`, so C++ asks a symbolic float for its number, which would fix it. Instead C++ gets a
-*mark*: a unique number close to that of this call. C++ turns the call into operators below
-autograd, in the forward and in the backward; there the mark, or what C++ computed from it, stands
-for the symbol::
+which floats may be carried (`fakes/float_trials.py`); aot's recorder restores the symbols. Most
+operators take a `double`, so C++ asks a symbolic float for its number, which would fix it. Instead
+C++ gets a *mark*: a unique number close to that of this call. C++ turns the call into operators
+below autograd, in the forward and in the backward; there the mark, or what C++ computed from it,
+stands for the symbol::
 
     dropout(x, r0)                    # r0 is 0.1 in this call; C++ is given 0.1000000123
     bernoulli(x, 0.8999999877)        # arrives at the recorder as bernoulli(x, 1 - r0)

@@ -79,7 +79,8 @@ class NodeMemo:
 @final
 @dataclass(slots=True)
 class FloatQuestions:
-    """How C++ gets floats that are computed from sizes (`carried_floats.py`, `float_trials.py`)."""
+    """How C++ gets floats that are computed from sizes (`carried_floats.py`,
+    `fakes/float_trials.py`)."""
 
     carried: CarriedFloats = field(default_factory=CarriedFloats)
     has_floats: bool = False

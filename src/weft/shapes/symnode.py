@@ -1,10 +1,10 @@
 """`SymNode`: weft's expressions as PyTorch sees them, behind ``torch.SymInt`` and the like.
 
-Place in the pipeline: between ``expr.py`` and PyTorch. ``torch.SymInt(node)`` accepts any object
-with the methods below; C++ calls them while fake tensors with symbolic sizes run through operators.
-A node holds a value (integer expression, float expression or condition) and its `ShapeContext`.
-Arithmetic makes new nodes; ``guard_*`` asks the context for a concrete value. Nodes of one context
-are memoised by value, so equal sizes have the same node::
+Place in the pipeline: between ``algebra/expr.py`` and PyTorch. ``torch.SymInt(node)`` accepts any
+object with the methods below; C++ calls them while fake tensors with symbolic sizes run through
+operators. A node holds a value (integer expression, float expression or condition) and its
+`ShapeContext`. Arithmetic makes new nodes; ``guard_*`` asks the context for a concrete value. Nodes
+of one context are memoised by value, so equal sizes have the same node::
 
     n = context.size(128, source)
     n.node.value                    # the Expr s0

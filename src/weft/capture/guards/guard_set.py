@@ -225,7 +225,7 @@ class GuardSet:
         self._add_condition("shape", test, text, line)
 
     def data(self, test: Any, sources: Sequence[Source], line: SourceLine | None) -> None:
-        """Require that a test (`values/input_tests.py`) holds for the objects at some sources."""
+        """Require that a test (`tensors/input_tests.py`) holds for the objects at some sources."""
         slots = [source.collect() for source in sources]
         self._add_condition("data", lambda v: test.holds(*[v[slot] for slot in slots]), test, line)
 

@@ -1,7 +1,8 @@
 """Rules for methods that read numbers from tensors: the numbers stay in the graph.
 
 Place in the pipeline: see `handlers/__init__`. The numbers are unbacked symbols
-(`values/data_numbers.py`); a context without data-dependent symbols breaks the graph instead::
+(`values/numbers/data_numbers.py`); a context without data-dependent symbols breaks the graph
+instead::
 
     n = lengths.max().item()          # node `item`, the number u0
     a, b = lengths.tolist()           # node `tolist` and its items

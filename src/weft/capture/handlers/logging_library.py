@@ -1,7 +1,7 @@
 """Logging: records of constants and numbers wait for the end of the graph, others break it.
 
 Place in the pipeline: see `handlers/__init__`. A record of constants and numbers is a side effect,
-replayed in order with the others (`side_effects.py`)::
+replayed in order with the others (`replacement/side_effects.py`)::
 
     logger.warning_once("no cache")   # the same call in the replacement, after the graph
     logger.debug("below the level")   # nothing, under guards on the levels

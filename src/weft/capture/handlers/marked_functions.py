@@ -1,7 +1,7 @@
 """Rules for marked functions: weft's and torch.compiler's markers, stances, error modes.
 
-Place in the pipeline: see `handlers/__init__`; the markers are in `weft/markers.py` and
-`weft/stances.py`.
+Place in the pipeline: see `handlers/__init__`; the markers are in `markers.py` and
+`stances.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules for torch: global state that is constant while capturing, and changes of it.
 
 Place in the pipeline: see `handlers/__init__`. Graph operations need no rule
-(`values/torch_names`).
+(`values/tensors/torch_names.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Warnings wait for the end of the graph, as logging does; others break it.
 
 Place in the pipeline: see `handlers/__init__`. A warning with a known text is a side effect,
-replayed in order with the others (`side_effects.py`). It names the line of the frame that
-`stacklevel` means, if that frame is captured::
+replayed in order with the others (`replacement/side_effects.py`). It names the line of the frame
+that `stacklevel` means, if that frame is captured::
 
     F.grid_sample(x, grid)      # warns of a default: `c7_warn_at(text, c8_UserWarning, c9_Place)`
 

@@ -1,7 +1,7 @@
 """Names in class bodies, whose variables are the namespace of the new class.
 
-Place in the pipeline: opcode handlers; `values/made_classes.py` interprets the bodies. What a body
-binds is in `frame.locals`.
+Place in the pipeline: opcode handlers; `values/objects/made_classes.py` interprets the bodies. What
+a body binds is in `frame.locals`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lifetimes of buffers, and which dead buffer's memory a new one reuses.
 
-Place in the pipeline: after `schedule.py`; `wrapper.py` follows the plan. Buffers that a kernel or
-an `out=` call fills may reuse dead memory of the same size; memory that ATen returned may be reused
-too, unless it could alias something (views)::
+Place in the pipeline: after `scheduling/schedule.py`; `wrapper.py` follows the plan. Buffers that a
+kernel or an `out=` call fills may reuse dead memory of the same size; memory that ATen returned may
+be reused too, unless it could alias something (views)::
 
     plan = plan_memory(schedule, outputs)
     plan.reuse["buf7"] == "buf2"      # buf7 takes buf2's memory, dead by then

@@ -1,7 +1,8 @@
 """The loop IR: what a kernel computes, independent of the target that will spell it.
 
-Place in the pipeline: `schedule.py` makes `Kernel`s from lowered ATen nodes; `cpp/` and `triton/`
-turn them into source text; `tools/kernel_interpreter.py` runs them with NumPy, the oracle for both.
+Place in the pipeline: `scheduling/schedule.py` makes `Kernel`s from lowered ATen nodes; `cpp/` and
+`triton/` turn them into source text; `tools/kernel_interpreter.py` runs them with NumPy, the oracle
+for both.
 
 A `Kernel` is an iteration domain - outer (parallel) loop variables and inner (reduction) ones,
 possibly none -, buffers, and a DAG of scalar nodes. A `Reduce` collapses *all* inner variables;

@@ -5,7 +5,7 @@ product can apply an activation, which saves a kernel and a pass over memory::
 
     y = addmm(b, x, w); z = gelu(y.view(...))      becomes     z = linear(x, w, b, "gelu").view(...)
 
-This needs a product without other readers, for which `gemm_calls.py` calls oneDNN.
+This needs a product without other readers, for which `calls/gemm_calls.py` calls oneDNN.
 """
 
 from __future__ import annotations

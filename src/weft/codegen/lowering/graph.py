@@ -1,8 +1,8 @@
 """Walks an ATen graph and lowers it node by node.
 
 Place in the pipeline: first step of `compile_graph`. The result is a list of definitions (formulas
-over domains, and ATen calls) in an order that respects data flow only approximately: `schedule.py`
-sorts.
+over domains, and ATen calls) in an order that respects data flow only approximately:
+`scheduling/schedule.py` sorts.
 
     lowered = GraphLowering.of(gm)
     lowered.definitions, lowered.outputs, lowered.inputs

@@ -1,8 +1,8 @@
 """Matrix products whose left matrix is laid out for the faster library first.
 
 Place in the pipeline: part of `lowering/`. The gradient of a linear layer's weight is `mm(g.T, x)`:
-oneDNN (see `gemm_calls.py`) wants `g.T` row-major. A kernel that transposes through tiles costs a
-tenth of such a product, which then takes half of MKL's time:
+oneDNN (see `calls/gemm_calls.py`) wants `g.T` row-major. A kernel that transposes through tiles
+costs a tenth of such a product, which then takes half of MKL's time:
 
     mm(g.T, x)      becomes      t = copy of g.T;  linear(t, x.T)
 """

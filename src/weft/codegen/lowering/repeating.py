@@ -1,11 +1,12 @@
 """Which formulas with several users become memory, and which are recomputed at each use.
 
 Place in the pipeline: used by `graph.py` after each node. Memory costs nothing if the users are
-fused with the formula and read it point by point (`schedule.py` passes the value on), so a formula
-of some cost gets a buffer. Otherwise it costs a store, loads, and a kernel of its own. That is so
-if a user reads it at *other* points: a rotary embedding takes elements `j` and `j + 64` of a
-normalised row. A formula that loads little more than one tensor of its own size, without expensive
-functions, is then better recomputed; one that loads less (pairwise differences) always is::
+fused with the formula and read it point by point (`scheduling/schedule.py` passes the value on), so
+a formula of some cost gets a buffer. Otherwise it costs a store, loads, and a kernel of its own.
+That is so if a user reads it at *other* points: a rotary embedding takes elements `j` and `j + 64`
+of a normalised row. A formula that loads little more than one tensor of its own size, without
+expensive functions, is then better recomputed; one that loads less (pairwise differences) always
+is::
 
     normed = x * rsqrt(mean + eps) * weight          # mean: one number a row, a buffer
     normed * cos + cat(-normed[..., 64:], normed[..., :64]) * sin          # one kernel

@@ -1,7 +1,7 @@
 """Which definitions share a kernel, and in which order everything runs.
 
-Place in the pipeline: after `lowering/`, before `memory.py`. Every formula starts as a group of its
-own; groups are merged while that saves memory traffic and is legal:
+Place in the pipeline: after `lowering/`, before `calls/memory.py`. Every formula starts as a group
+of its own; groups are merged while that saves memory traffic and is legal:
 
 - their domains have a common refinement (`domain.py`);
 - if one reads a buffer that the other writes, it reads it at the very point where it is written;

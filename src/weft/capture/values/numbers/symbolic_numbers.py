@@ -128,7 +128,7 @@ class SymbolicNumberValue(SymbolicValue):
             return answer
 
     def _tested(self, tx: Interpreter) -> bool | None:
-        """The truth in this call; a guard tests it in later ones (`input_tests.py`)."""
+        """The truth in this call; a guard tests it in later ones (`tensors/input_tests.py`)."""
         asked = self if isinstance(self.example, torch.SymBool) else tx.binary(
             "ne", self, constant(0))
         answer = outcome(tx, asked.proxy(tx))
