@@ -27,6 +27,13 @@ def views(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tens
     return h, o, s, (s * s.exp()).sum() + (o @ v).sin().sum() + h.mean()
 
 
+def positive_rows(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = torch.tanh(x @ w)
+    o = torch.sin(h[h[:, 0] > 0] @ v)  # of a size that depends on data
+    s = o.exp() + h.sum()
+    return h, o, s, (s * o).sum() + h.mean()
+
+
 def retained(h, o, s, loss, *inputs):
     for result in (h, o, s):
         result.retain_grad()
@@ -106,7 +113,8 @@ def seen(call: Use, use: Use) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize(
-    ("program", "backend"), [(chain, "aot_eager"), (chain, "inductor"), (views, "aot_eager")]
+    ("program", "backend"), [(chain, "aot_eager"), (chain, "inductor"), (views, "aot_eager"),
+                             (positive_rows, "aot_eager")]
 )
 def test_gradients_of_results_that_others_depend_on(program: Use, backend: str) -> None:
     """`torch.autograd.grad` raised, hooks saw the direct part: results of one node are siblings,

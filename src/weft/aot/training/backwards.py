@@ -61,23 +61,22 @@ class Backwards:
     """The backward graph, and the backwards that have been compiled from it.
 
     `tangents`: the values whose tangents are its last placeholders. `stages`: the stages in which
-    it returns its gradients. `narrows`: whether it may be compiled for some tangents and gradients
-    only. `patterns`: in at most so many ways; further ones get zeros for absent tangents.
+    it returns its gradients. `patterns`: it is compiled for some tangents and gradients only in at
+    most so many ways; further ones get zeros for absent tangents.
     """
 
     def __init__(
         self, graph: Graph, tangents: list[int], stages: Stages, compiler: Compiler, *,
-        narrows: bool = True, patterns: int = 8,
+        patterns: int = 8,
     ) -> None:
         self.graph = graph
         self.stages = stages
         self.tangents = tangents
         self.compiler = compiler
-        self.narrows = narrows
         self.patterns = patterns
         self.settings = {**dict(config.cache_key()), "trace": config.trace}
         self.compiled: dict[tuple[Indices | None, Indices | None], Backward] = {}
-        if len(tangents) == 1 or not narrows:
+        if len(tangents) == 1:
             self.compiled[None, None] = self._compile(None, None, compiler)
 
     def of(self, given: Indices | None, wanted: Indices | None) -> Backward:
@@ -94,7 +93,7 @@ class Backwards:
         return found
 
     def _compile_or_fall_back(self, given: Indices | None, wanted: Indices | None) -> Backward:
-        full = not self.narrows or len(self.compiled) >= self.patterns
+        full = len(self.compiled) >= self.patterns
         if full and (given, wanted) != (None, None):
             return self.of(None, None)
         with DisableAutocast(), DisableTorchFunction():

@@ -64,15 +64,12 @@ def compile_joint(
     stale = _stale(joint, joint_gm.graph, traced)
     redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
     forward = compiler(finish(aten_graph.make(parts.forward)))
-    of_data = any(s.of_output for s in parts.symbols)
     kept = [i in leaves for i in joint.gradient_inputs]
-    alone = bool(joint.groups or traced.mutated or of_data)
+    alone = bool(joint.groups or traced.mutated)
     backward = without_inner(parts.backward, joint.tangent_values, joint.inner)
     stages = (tuple(range(len(kept))),) if alone else stages_of(backward, kept)
-    backwards = Backwards(
-        backward, _values(joint), stages, compiler, narrows=not of_data
-    )
-    inner = Inner() if of_data else _inner_results(traced, joint, parts.backward)
+    backwards = Backwards(backward, _values(joint), stages, compiler)
+    inner = _inner_results(traced, joint, parts.backward)
     function = FunctionSpec(
         forward=without_autocast(forward),
         backwards=backwards,
@@ -84,7 +81,7 @@ def compile_joint(
         parts=(),
         **spec,
     )
-    if not (of_data or inner.layers) and _reaches_too_much(function, leaves):
+    if not inner.layers and _reaches_too_much(function, leaves):
         function = replace(function, parts=tuple(_part(function, g) for g in joint.groups))
     _protect_hooks(tracer, function, leaves)
     call = wrap(traced, make_function(function), run_captured(gm), layers=make_layers(function))
