@@ -252,8 +252,9 @@ bool hook_pause(bool paused); /* whether frames are left alone all the same; ret
 bool hook_forced_eager(void);   /* this thread runs everything as plain Python */
 PyObject *hook_swap(PyObject *on_miss); /* this thread's; steals, returns the previous (or NULL) */
 PyObject *hook_current(void);           /* borrowed or NULL */
-PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss,
-                           PyObject *const *args, size_t nargsf, PyObject *kwnames);
+/* Runs the function as it is. `steal`: its frame, once it has the arguments, is the only one to. */
+PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss, PyObject **args,
+                           Py_ssize_t nargs, PyObject *kwnames, bool steal);
 extern PyTypeObject *Hook_Type;
 extern PyTypeObject *Unhooked_Type;
 

@@ -238,7 +238,7 @@ PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nar
         signal = rerun_signal(result);
     }
     if (found == 0 || signal != NULL)
-        result = hook_run_eagerly(self->fn, cache->code, self->on_miss, args, (size_t)nargs, kwnames);
+        result = hook_run_eagerly(self->fn, cache->code, self->on_miss, args, nargs, kwnames, steal);
     if (signal != NULL)
         result = rerun_done(result, signal);
     Py_DECREF(cache);

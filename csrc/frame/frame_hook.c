@@ -16,6 +16,8 @@
 typedef struct {
     PyObject *on_miss;  /* NULL: the hook is off in this thread */
     PyObject *eager;    /* code whose next frame is to be left alone (borrowed) */
+    PyObject **given;   /* that frame's arguments, as long as its caller holds them too; or NULL */
+    Py_ssize_t n_given;
     bool paused;        /* guards are being checked: code that they call is not compiled */
     bool forced_eager;  /* the stance "force_eager": compiled functions run the original functions */
 } ThreadHook;
@@ -79,16 +81,31 @@ bool hook_forced_eager(void)
     return thread_hook.forced_eager;
 }
 
-PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss,
-                           PyObject *const *args, size_t nargsf, PyObject *kwnames)
+PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss, PyObject **args,
+                           Py_ssize_t nargs, PyObject *kwnames, bool steal)
 {
     PyObject *previous = hook_swap(Py_NewRef(on_miss));
     PyObject *previous_eager = thread_hook.eager;
     thread_hook.eager = code;
-    PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+    thread_hook.given = steal ? args : NULL;
+    thread_hook.n_given = nargs;
+    PyObject *result = PyObject_Vectorcall(function, args, (size_t)nargs, kwnames);
     thread_hook.eager = previous_eager;
+    thread_hook.given = NULL;
     Py_XDECREF(hook_swap(previous));
     return result;
+}
+
+/* Whether this is the frame that is to be left alone; what its caller stole for it is let go. */
+static bool is_left_alone(const PyCodeObject *code)
+{
+    bool leave = thread_hook.eager == (PyObject *)code;
+    PyObject **given = leave ? thread_hook.given : NULL;
+    thread_hook.eager = NULL;
+    thread_hook.given = NULL;
+    for (Py_ssize_t i = 0, n = thread_hook.n_given; given != NULL && i < n; i++)
+        Py_CLEAR(given[i]);
+    return leave;
 }
 
 /* ---- one frame ---------------------------------------------------------------------------------- */
@@ -179,12 +196,8 @@ static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
         return pass_on_unhooked(state, frame);
     if (!is_plain_call(frame, code))
         return pass_on(state, frame, throwing);
-    if (thread_hook.eager != NULL) {
-        bool leave = thread_hook.eager == (PyObject *)code;
-        thread_hook.eager = NULL;
-        if (leave)
-            return pass_on(state, frame, throwing);
-    }
+    if (thread_hook.eager != NULL && is_left_alone(code))
+        return pass_on(state, frame, throwing);
     Entry *entry = NULL;
     PyObject *collected = NULL;
     int found = find_entry(frame, code, &entry, &collected);

@@ -396,3 +396,36 @@ def test_a_deleted_variable_is_gone_at_the_next_break():
     compiled = weft.compile(f, backend="eager")
     for _ in range(3):
         assert compiled(torch.ones(2))[1:] == f(torch.ones(2))[1:] == ([True, True], [])
+
+
+@pytest.mark.filterwarnings("ignore::weft.errors.RecompileLimitWarning")
+def test_operations_let_go_in_try_blocks_and_past_the_limit_of_variants():
+    """Inside `try`, temporary variables of the replacement held what an operation had given, and
+    the caller of a continuation that runs eagerly held its arguments."""
+    def f(x, kind):
+        try:
+            return first(x, kind)
+        except ValueError:
+            return None
+
+    def first(x, kind):
+        iterator = iter(kind())
+        print(end="")
+        gone = [next(iterator, None), len(freed)]
+        return x + 1, gone
+
+    def kind_of(base):
+        class Local(base):
+            def __del__(self):
+                freed.append(1)
+
+        return Local
+
+    freed: list[int] = []
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    kinds = [kind_of(base) for base in (list, tuple, bytes)]
+    with weft.config.patch(cache_size_limit=2):
+        for kind in kinds:
+            freed.clear()
+            assert compiled(torch.ones(2), kind)[1] == [None, 1], kind

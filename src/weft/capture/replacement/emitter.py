@@ -330,28 +330,44 @@ _VARIABLE: Final = re.compile(r"(?<![\w.'\"])(?:t|out)\d+\b")
 
 
 def drop_dead_names(lines: list[str]) -> list[str]:
-    """Delete variables after their last use, if that use is not inside a block."""
+    """Delete variables after their last use, if that is in the block where they are assigned."""
     last: dict[str, int] = {}
+    made: dict[str, int] = {}
+    blocks = _blocks(lines)
     for index, line in enumerate(lines):
         for name in _VARIABLE.findall(line):
             last[name] = index
-    made = {name for line in lines if line[0] != " " for name in _VARIABLE.findall(_targets(line))}
+        for name in _VARIABLE.findall(_targets(line)):
+            made[name] = 0 if name.startswith("out") else blocks[index]
     dead: dict[int, list[str]] = {}
     for name, index in last.items():
-        plain = lines[index][0] != " " and not lines[index].endswith(":")
-        if plain and (name in made or name.startswith("out")):
+        if made.get(name) == blocks[index] and not lines[index].endswith(":"):
             dead.setdefault(index, []).append(name)
     result = []
     for index, line in enumerate(lines):
         result.append(line)
-        if index in dead and not line.startswith(("return", "raise", "del ")):
-            result.append(f"del {', '.join(dead[index])}")
+        statement = line.lstrip()
+        if index in dead and not statement.startswith(("return", "raise", "del ")):
+            indentation = line[:-len(statement)]
+            result.append(f"{indentation}del {', '.join(dead[index])}")
     return result
+
+
+def _blocks(lines: list[str]) -> list[int]:
+    """For each line the number of its block: 0 outside of compound statements."""
+    found, numbers, within = [], itertools.count(1), {0: 0}
+    for line in lines:
+        indentation = len(line) - len(line.lstrip())
+        within = {depth: block for depth, block in within.items() if depth <= indentation}
+        if indentation not in within:
+            within[indentation] = next(numbers)
+        found.append(within[indentation])
+    return found
 
 
 def _targets(line: str) -> str:
     """The left side of an assignment, or ""."""
-    return line.partition("=")[0] if re.match(r"(\w+, )*\w+,? ?= ", line) else ""
+    return line.partition("=")[0] if re.match(r"\s*(\w+, )*\w+,? ?= ", line) else ""
 
 
 def _guarded(lines: list[str], kind: str, handler: list[str]) -> list[str]:
@@ -375,7 +391,7 @@ def release_variables(lines: list[str], slots: Iterable[int]) -> list[str]:
         released.setdefault(_after_block(lines, index), []).append(f"v[{slot}]")
     result = []
     for index, line in enumerate(lines):
-        if index in released and not line.startswith("return"):
+        if index in released and not all(r.startswith(("del ", "return")) for r in lines[index:]):
             result.append(f"{' = '.join(released[index])} = None")
         result.append(line)
     return result
