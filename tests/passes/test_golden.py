@@ -61,6 +61,12 @@ def copies_of_inputs(x):
     return x.clone(), x.contiguous().clone() + x.clone()
 
 
+def pieces_without_elements(x):
+    empty = torch.zeros(2, 0)
+    one, two = torch.cat([empty, x.exp()], 1), torch.cat([x.exp(), empty, x], 1)
+    return one + 1, two + 1, torch.cat([torch.zeros(0), x.view(6)]) + 1
+
+
 CASES: list[tuple[Callable, Callable]] = [
     (eliminate_dead_code, dead_code),
     (merge_equal_nodes, equal_nodes),
@@ -70,6 +76,7 @@ CASES: list[tuple[Callable, Callable]] = [
     (simplify, nothing_to_do),
     (simplify, powers_and_integers),
     (simplify, copies_of_inputs),
+    (simplify, pieces_without_elements),
 ]
 
 

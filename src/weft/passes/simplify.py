@@ -3,9 +3,10 @@
     before:  a = aten.t(x);  b = aten.t(a);  c = aten.mul(b, 1);  d = aten.relu(c)
     after:   d = aten.relu(x)
 
-A rule gets a node and returns the node that may replace it, or None. It must preserve dtype, sizes
-and strides: the driver checks them. A node that a graph output needs as a *copy* (clone) is kept;
-so is one whose replacement would be a graph input (aot's outputs must not alias).
+A rule gets a node and returns the node that may replace it, or None (perhaps with simpler
+operands). It must preserve dtype, sizes and strides: the driver checks them. A node that a graph
+output needs as a *copy* (clone) is kept; so is one whose replacement would be a graph input (aot's
+outputs must not alias).
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def simplify(gm: GraphModule) -> bool:
     changed = False
     for node in gm.graph.nodes:
         rule = RULES.get(node.target) if node.op == "call_function" else None
+        operands = node.args
         simpler = rule(node) if rule is not None else None
+        changed |= node.args is not operands
         if simpler is not None and _same(simpler, node) and not _is_output(node):
             node.replace_all_uses_with(simpler)
             changed = True
@@ -105,6 +108,21 @@ def _is_constant(value: Any, wanted: int) -> bool:
 def _unchanged(node: Node) -> Node | None:
     """In a functional graph, copies and views of the whole tensor are not needed."""
     return None if "copies_input" in node.meta else _source(node)
+
+
+@_rule(aten.cat.default)
+def _concatenation(node: Node) -> Node | None:
+    """Pieces without elements are left out (`torch.block_diag` makes some)."""
+    pieces: Any = node.args[0]
+    filled = [p for p in pieces if not _is_empty(p.meta["val"], node.meta["val"])]
+    if filled and len(filled) < len(pieces):
+        node.args = (filled, *node.args[1:])
+    return filled[0] if len(filled) == 1 else None
+
+
+def _is_empty(piece: FakeTensor, result: FakeTensor) -> bool:
+    """Whether a piece has no elements, and nothing to say about the result's type."""
+    return piece.dtype == result.dtype and any(type(n) is int and n == 0 for n in piece.shape)
 
 
 @_rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)

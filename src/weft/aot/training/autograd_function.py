@@ -22,6 +22,7 @@ import torch
 
 from weft._torch import (
     are_functorch_transforms_active,
+    call_directly,
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
     on_register_hook,
@@ -145,6 +146,7 @@ def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.F
             placed = _placed(spec, found, given)  # type: ignore[arg-type]
             return (None, *placed) if form == "part" else placed
 
+    call_directly(CompiledFunction)
     if len(spec.layouts) > 1:
         on_register_hook(CompiledFunction, note_hook)
     return CompiledFunction

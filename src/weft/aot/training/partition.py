@@ -56,12 +56,6 @@ _CHEAP: Final = frozenset(
 )
 """Operators beside the pointwise ones that are cheap to run again (by packet name)."""
 
-_BY_RESULT: Final = frozenset(
-    {"exp", "exp2", "expm1", "reciprocal", "rsqrt", "sigmoid", "sqrt", "tan", "tanh"}
-)
-"""Pointwise operators that are not quite cheap, and whose derivative is computed from the result.
-"""
-
 
 @final
 @dataclass(slots=True)
@@ -235,8 +229,8 @@ def _cost(node: Node, roles: _Roles) -> int:
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
     if _never_saved(node):
         return _INFINITE
-    if _packet_name(node) in _BY_RESULT and node in roles.values:
-        return 1
+    if node in roles.values and config.activation_memory_budget >= 1:
+        return 0
     return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
 
 
@@ -286,13 +280,7 @@ def is_cheap(node: Node) -> bool:
         return False
     if torch.Tag.pointwise in target.tags:
         return True
-    return _packet_name(node) in _CHEAP
-
-
-def _packet_name(node: Node) -> str:
-    """The name of an ATen operator without its overload; "" for other nodes."""
-    target = node.target
-    return target._schema.name.split("::")[1] if isinstance(target, OpOverload) else ""
+    return target._schema.name.split("::")[1] in _CHEAP
 
 
 # -- the two graphs --------------------------------------------------------------------------------
