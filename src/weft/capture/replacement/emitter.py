@@ -287,7 +287,8 @@ class Emitter:
         if self.on_error is not None:
             signal, report = self.constant(RunEagerly), self.constant(self.on_error)
             # A checkpoint around it has all that it needs; or a check of numerics failed.
-            lines = _guarded(lines, self.constant((StopRecomputation, NumericsError)), ["raise"])
+            passed_on = ", ".join(map(self.constant, (StopRecomputation, NumericsError)))
+            lines = _guarded(lines, f"({passed_on})", ["raise"])
             undo = ["restore_drawn()"] if self.tx.numbers.draws else []
             kept = random_state_saver(self.tx.builder.graph)
             if kept is not None:
