@@ -29,11 +29,11 @@ from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.tensors.tensor import (
     GETTERS,
-    REBUILD,
     SETTERS,
     TENSOR_METHODS,
     WRITERS,
     TensorValue,
+    rebuild_tensor,
     run,
 )
 from weft.shapes.fakes.fake import was_computed
@@ -212,6 +212,7 @@ def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
 # -- tensors that left a graph that is freed ------------------------------------------------------
 
 
+@rebuild_tensor.define
 def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
     tx = emit.tx
     if tx.autograd.replaced:
@@ -225,8 +226,6 @@ def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
         return f"{emit.constant(as_parameter)}({text})"
     return text
 
-
-REBUILD[0] = _rebuild
 
 
 def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:

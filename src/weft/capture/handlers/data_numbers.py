@@ -29,16 +29,16 @@ from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.numbers.data_numbers import Check, add_check
 from weft.capture.values.numbers.symbolic_numbers import (
-    DIVISORS,
-    EXPECTED,
-    TRUNCATED,
     SymbolicNumberValue,
+    check_divisor_of_data,
+    expected_truth,
+    int_of_data,
     number_node,
 )
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.tensors.finite_tests import if_finite
 from weft.capture.values.tensors.size_tensors import has_one_element
-from weft.capture.values.tensors.tensor import LIKELY_TRUTH, TENSOR_METHODS, TensorValue, run
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, likely_truth, run
 from weft.runtime.data_checks import hold, hold_expected
 from weft.shapes.algebra.expr import subs, symbol_of
 from weft.shapes.algebra.relation import Junction, Relation, condition_symbols, rewrite
@@ -87,6 +87,7 @@ def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
     return method
 
 
+@int_of_data.define
 def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
     """`int(v)` of a float that depends on data; a tensor truncates it to 64 bits in the same
     way."""
@@ -101,8 +102,6 @@ def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
     tx.builder.n_calls -= 2
     return whole.method(tx, "item", [], {})
 
-
-TRUNCATED.append(_truncated)
 
 
 def _likely_size(tx: Interpreter, size: Any) -> int | None:
@@ -209,6 +208,7 @@ def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> 
     return True
 
 
+@expected_truth.define
 def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
     """Assume that `if rows.numel() == 0` is false, unless the branch ends a loop."""
     if value.python_type() is float or not _may_expect(tx):
@@ -228,6 +228,7 @@ def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
     return expected
 
 
+@likely_truth.define
 def _likely_truth(tx: Interpreter, value: TensorValue) -> bool | None:
     """Assume that what the program tests for NaN and infinity is finite."""
     if not _may_expect(tx) or not has_one_element(value.example):
@@ -280,15 +281,11 @@ def _count_expectation(tx: Interpreter) -> None:
         raise StartOver
 
 
+@check_divisor_of_data.define
 def _check_divisor(tx: Interpreter, divisor: Any) -> None:
-    """Add a check to the graph that the divisor is not zero; if it is zero, the program raises."""
     _hold(tx, (divisor != 0).node.value, "division by zero")
     tx.note_check()
 
-
-DIVISORS.append(_check_divisor)
-EXPECTED.append(_expected_truth)
-LIKELY_TRUTH.append(_likely_truth)
 
 
 @rule(check_is_size)

@@ -18,7 +18,8 @@ from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.source import is_library
 from weft.capture.values.base import MISSING, SymbolicValue
-from weft.capture.values.constant import MEMBER_ATTRIBUTE, ConstantValue, constant
+from weft.capture.values.constant import ConstantValue, constant, member_attribute
+from weft.capture.values.declared import Declared
 from weft.capture.values.objects.functions import BoundMethodValue
 from weft.registrar import registrar
 
@@ -138,7 +139,7 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
     """`cls.name = value`, where the attribute is data before and after: nothing else depends on
     it."""
     if cls in tx.classes.made:
-        SET_MADE[0](tx, cls, name, value)
+        set_made_attribute(tx, cls, name, value)
         return
     old = type_lookup(cls, name)
     immutable = not cls.__flags__ & HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE
@@ -152,8 +153,8 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
     tx.effects.touch(written)
 
 
-SET_MADE: list[Any] = []
-"""Sets an attribute of a class made inside; set by `made_classes` (which is higher up)."""
+set_made_attribute: Declared[[Interpreter, Any, str, SymbolicValue], None] = Declared()
+"""`made.name = value` of a class made inside."""
 
 _IMMUTABLE_TYPE: Final = 1 << 8
 HEAP_TYPE: Final = 1 << 9
@@ -295,16 +296,14 @@ def _bind_c_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, 
     return BoundMethodValue(owner, tx.wrap_fixed(attribute, f"{cls.__name__}.{name}"))
 
 
+@member_attribute.define
 def _of_member(tx: Interpreter, member: ConstantValue, name: str) -> SymbolicValue | None:
-    """A method or property that the program's enum class defines itself, or None."""
     cls = type(member.value)
     attribute = type_lookup(cls, name)
     if not isinstance(attribute, _GUARDED) or getattr(attribute, "__module__", "") == "enum":
         return None
     return None if isinstance(attribute, type) else bind(tx, member, cls, name, attribute)
 
-
-MEMBER_ATTRIBUTE.append(_of_member)
 
 
 _WITHOUT: Final[dict[str, Callable[[Any], Any]]] = {

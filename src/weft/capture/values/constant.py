@@ -17,6 +17,7 @@ import torch
 from weft.capture.breaks import Signal, graph_break
 from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.declared import Declared
 from weft.capture.values.registry import wraps
 from weft.shapes.symnode import UndecidedValue
 
@@ -74,7 +75,7 @@ class ConstantValue(SymbolicValue):
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if isinstance(self.value, enum.Enum):
-            own: SymbolicValue | None = MEMBER_ATTRIBUTE[0](tx, self, name)
+            own: SymbolicValue | None = member_attribute(tx, self, name)
             if own is not None:
                 return own
         found = evaluate(tx, lambda: getattr(self.value, name))
@@ -154,14 +155,12 @@ PYTHON_FORMS: Final[dict[tuple[type, str], Callable[..., Any]]] = {}
 """
 
 
-MEMBER_ATTRIBUTE: Final[list[Callable[[Any, ConstantValue, str], SymbolicValue | None]]] = []
-"""Looks up what an enum's own code defines for its members; set by `attributes` (which is higher
-up)."""
+member_attribute: Declared[[Interpreter, ConstantValue, str], SymbolicValue | None] = Declared()
+"""A method or property that the program's enum class defines itself, or None."""
 
 
-LISTED: Final[list[Callable[[Any, Any], SymbolicValue]]] = []
-"""Makes the value of an iterator returned by Python code; set by `iterators` (which is higher
-up)."""
+list_iterator: Declared[[Interpreter, Any], SymbolicValue] = Declared()
+"""An iterator over the constants that a call returned."""
 
 
 _TAKE_ALL: Final = frozenset({
@@ -204,7 +203,7 @@ class ConstantMethod(SymbolicValue):
             raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
         result = evaluate(tx, lambda: getattr(self.owner.value, self.name)(*known[0], **known[1]))
         if hasattr(type(result), "__next__"):  # `pattern.finditer(text)`: always a new iterator
-            return LISTED[0](tx, result)
+            return list_iterator(tx, result)
         return tx.wrap_new(result)
 
     def _object(self, tx: Interpreter, value: SymbolicValue) -> Any:

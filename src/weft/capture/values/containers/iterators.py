@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import LISTED
+from weft.capture.values.constant import list_iterator
 from weft.capture.values.methods import MethodTable
 
 if TYPE_CHECKING:
@@ -129,10 +129,8 @@ class LazyIterator(IteratorValue):
         return f"{self.kind.__name__} iterator"
 
 
+@list_iterator.define
 def _list_iterator(tx: Interpreter, iterator: Iterator[Any]) -> SymbolicValue:
-    """An iterator over the constants that a call returned."""
     items = list(iterator)
     return LazyIterator(type(iterator), lambda: map(tx.wrap_new, items), True)
 
-
-LISTED.append(_list_iterator)

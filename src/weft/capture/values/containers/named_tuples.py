@@ -21,6 +21,7 @@ from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.containers.sequences import TupleValue, tuple_items
+from weft.capture.values.declared import Declared
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
 
@@ -165,13 +166,8 @@ def _hidden_fields(cls: type) -> list[str]:
     return [n for n in names if n not in struct_fields(cls)]
 
 
-def class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
-    """The value of an attribute that the class defines; `objects`, which is higher up, sets this
-    function."""
-    return CLASS_ATTRIBUTE[0](tx, owner, cls, name)  # type: ignore[no-any-return]
-
-
-CLASS_ATTRIBUTE: list[Any] = []
+class_attribute: Declared[[Interpreter, SymbolicValue, type, str], SymbolicValue] = Declared()
+"""The value of an attribute of an object (the first one) that its class defines."""
 
 
 @wraps(tuple, subclasses=True)

@@ -25,6 +25,7 @@ from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
+from weft.capture.values.declared import Declared
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.data_numbers import condition_node, read_symbol
 from weft.capture.values.numbers.float_operations import float_operation
@@ -121,7 +122,7 @@ class SymbolicNumberValue(SymbolicValue):
         try:
             return evaluate(tx, lambda: bool(self.example))  # type: ignore[no-any-return]
         except GraphBreak as error:
-            expected = EXPECTED[0](tx, self)
+            expected = expected_truth(tx, self)
             answer = self._tested(tx) if expected is None else expected
             if answer is None:
                 raise graph_break("data-dependent-branch", error.detail) from error
@@ -146,7 +147,7 @@ class SymbolicNumberValue(SymbolicValue):
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         function = _METHODS.get(name)
         if name in ("__int__", "__trunc__") and _is_float_of_data(self.example):
-            return TRUNCATED[0](tx, self)
+            return int_of_data(tx, self)
         if function is not None and not args and _has_method(self.example, name):
             made = tx.wrap_new(evaluate(tx, lambda: function(self.example)))
             return made if name in _CONVERSIONS else self._of_kind(made, self.numpy_type)
@@ -263,7 +264,7 @@ def check_divisor(tx: Interpreter, op: str, number: Any, divisor: Any) -> None:
     try:
         is_zero = bool(divisor == 0)
     except UndecidedValue:
-        DIVISORS[0](tx, divisor)
+        check_divisor_of_data(tx, divisor)
         return
     if is_zero:
         kinds = [_TYPES.get(type(n), type(n)) for n in (number, divisor)]
@@ -331,15 +332,14 @@ def _is_certainly_not_zero(divisor: Any) -> bool:
     return not isinstance(divisor, torch.SymFloat) and divisor != 0
 
 
-TRUNCATED: Final[list[Callable[[Any, SymbolicNumberValue], SymbolicValue]]] = []
-"""The rule of `int` for a float that depends on data (registered by `handlers/data_numbers.py`)."""
+int_of_data: Declared[[Interpreter, SymbolicNumberValue], SymbolicValue] = Declared()
+"""`int` of a float that depends on data."""
 
+expected_truth: Declared[[Interpreter, SymbolicNumberValue], bool | None] = Declared()
+"""The truth to assume of a number that depends on data, or None."""
 
-EXPECTED: Final[list[Callable[[Any, Any], bool | None]]] = []
-"""Returns the expected truth of a number that depends on data, or None."""
-
-DIVISORS: Final[list[Callable[[Any, Any], None]]] = []
-"""Checks that a divisor that depends on data is not zero."""
+check_divisor_of_data: Declared[[Interpreter, Any], None] = Declared()
+"""Adds a check to the graph that the divisor is not zero; if it is, the program raises."""
 
 
 def _is_float_of_data(number: SymbolicNumber) -> bool:

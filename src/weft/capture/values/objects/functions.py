@@ -23,6 +23,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate, is_none
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.declared import Declared
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.objects.cell import CellValue
 from weft.capture.values.registry import wraps
@@ -165,7 +166,7 @@ class FunctionValue(SymbolicValue):
             raise graph_break("skipped-function", f"{self.name} looks into its own frame")
         frame = self.frame(tx, args, kwargs)
         if self.code.co_flags & _GENERATOR:
-            made: SymbolicValue = GENERATOR[0](frame, self)
+            made = make_generator(frame, self)
             tx.early_ends.note_generator(tx, made)
             return made
         frame.resumable = direct
@@ -356,8 +357,8 @@ def _docstring(code: types.CodeType) -> str | None:
     return first if isinstance(first, str) else None
 
 
-GENERATOR: list[Any] = []
-"""The class of generator values; set by `generators` (which is higher up)."""
+make_generator: Declared[[Frame, FunctionValue], SymbolicValue] = Declared()
+"""The generator of a frame that has not begun, of a generator function."""
 
 
 _METHOD: Final[Any] = types.MethodType(lambda owner: owner, 1)

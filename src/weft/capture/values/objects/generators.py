@@ -28,7 +28,7 @@ from weft.capture.values.objects.exceptions import (
     new_exception,
     stop_iteration_error,
 )
-from weft.capture.values.objects.functions import GENERATOR, FunctionValue
+from weft.capture.values.objects.functions import FunctionValue, make_generator
 from weft.capture.values.objects.instances import ObjectValue
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ def _empty_generator() -> Iterator[Any]:
     yield
 
 
-GENERATOR.append(GeneratorValue)
+make_generator.define(GeneratorValue)
 
 
 def _itself(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

@@ -31,19 +31,19 @@ from weft.capture.values.attributes import (
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import (
-    LISTED,
     NONE,
     NOT_IMPLEMENTED,
     PLAIN,
     ConstantValue,
     boolean,
     constant,
+    list_iterator,
     plain_value,
     python_object,
 )
 from weft.capture.values.containers.iterators import LazyIterator, unless_ended
 from weft.capture.values.containers.mapping import DictValue
-from weft.capture.values.containers.named_tuples import CLASS_ATTRIBUTE
+from weft.capture.values.containers.named_tuples import class_attribute
 from weft.capture.values.containers.sequences import ListValue, TupleValue, tuple_items
 from weft.capture.values.containers.sets import SetValue
 from weft.capture.values.containers.user_keys import is_compared_by_code, user_key
@@ -636,7 +636,7 @@ def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
         if base in PLAIN:  # made of a copy (`copied`)
             raise graph_break("unknown-value", f"a {cls.__name__} that C code returns")
         if isinstance(type_lookup(cls, "__next__"), types.WrapperDescriptorType):
-            return LISTED[0](tx, obj)
+            return list_iterator(tx, obj)
         source = tx.tree.object(obj, f"<{cls.__name__}>")
     if not source.is_fixed:
         tx.guards.add(source, "type_is", cls)
@@ -664,11 +664,10 @@ def _outside_plain_value(tx: Interpreter, obj: Any, source: Source, base: Any) -
     return constant(base.__getnewargs__(obj)[0])
 
 
+@class_attribute.define
 def _class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
     attribute = type_lookup(cls, name)
     if attribute is MISSING:
         raise tx.error(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
     return bind(tx, owner, cls, name, attribute)
 
-
-CLASS_ATTRIBUTE.append(_class_attribute)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.values.attributes import SET_MADE, type_lookup
+from weft.capture.values.attributes import set_made_attribute, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import (
     NONE,
@@ -356,8 +356,8 @@ _STRUCTURE: Final = frozenset({"__slots__", "__bases__", "__class__", "__name__"
                                "__dict__", "__abstractmethods__"})
 
 
-def set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue) -> None:
-    """`made.name = value`"""
+@set_made_attribute.define
+def _set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue) -> None:
     recipe = tx.classes.made[model]
     if not isinstance(recipe, MadeClass) or name in _STRUCTURE:
         raise graph_break("unknown-operation", f"setting {name!r} of a class made by a function")
@@ -368,8 +368,6 @@ def set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue) 
     if name not in recipe.late:
         recipe.late.append(name)
 
-
-SET_MADE.append(set_attribute)
 
 
 # -- stand-ins ------------------------------------------------------------------------------------

@@ -50,8 +50,8 @@ from weft.capture.values.objects.functions import rule
 from weft.capture.values.registry import wraps, wraps_named
 from weft.capture.values.tensors.numpy_arrays import ArrayValue
 from weft.capture.values.tensors.tensor import (
-    DRAW_AHEAD,
     TensorValue,
+    draw_ahead,
     outcome_on_fakes,
     shape_value,
     wrap_result,
@@ -359,6 +359,7 @@ _FILLERS: Final = frozenset({
 _PLAIN_OPTIONS: Final = frozenset({"dtype", "device", "high", "low", "n", "size"})
 
 
+@draw_ahead.define
 def _draw_ahead(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
                 ) -> SymbolicValue:
     """What an operation draws from the generator it is given, which is no node's argument."""
@@ -411,5 +412,3 @@ def _drawn_tensor(tx: Interpreter, generator: RandomGeneratorValue, function: An
     example = function(*known[0], **known[1], generator=torch.Generator(device))
     return wrap_result(tx, tx.builder.placeholder(place, fake, example), fake)
 
-
-DRAW_AHEAD.append(_draw_ahead)

@@ -41,6 +41,7 @@ from weft.capture.values.containers.sequences import (
     SizeValue,
     TupleValue,
 )
+from weft.capture.values.declared import Declared
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.data_numbers import note_checks, note_symbols
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue, number_node
@@ -132,7 +133,7 @@ class TensorValue(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         assert self._node is not None
-        text = REBUILD[0](emit, self, self._node)
+        text = rebuild_tensor(emit, self, self._node)
         if not self.written:
             return text
         name = emit.bind(self, text)
@@ -167,7 +168,7 @@ class TensorValue(SymbolicValue):
             return found.truth(tx)
         answer = outcome(tx, self.proxy(tx))
         if answer is None:
-            answer = LIKELY_TRUTH[0](tx, self)
+            answer = likely_truth(tx, self)
         if answer is None:
             raise graph_break("data-dependent-branch", f"a branch on {self!r}", self.proxy(tx))
         return answer
@@ -320,8 +321,8 @@ _NUMBERS = (int, float, complex, numpy.integer, numpy.floating)
 TENSOR_METHODS: dict[str, Any] = {}
 """Methods with a rule of their own: (tx, tensor, args, kwargs) -> value."""
 
-LIKELY_TRUTH: list[Callable[[Any, TensorValue], bool | None]] = []
-"""Assumes the likely truth of a tensor, which the graph then checks, or returns None."""
+likely_truth: Declared[[Interpreter, TensorValue], bool | None] = Declared()
+"""The truth to assume of a tensor, which the graph then checks, or None."""
 
 GETTERS: dict[str, Callable[[Any, TensorValue], SymbolicValue]] = {}
 """Attributes with a rule of their own."""
@@ -335,22 +336,21 @@ WRITERS: dict[str, Callable[[Any, TensorValue, SymbolicValue], str]] = {}
 MAY_OVERRIDE: set[type] = set()
 """Families of values that may have a `__torch_function__` (`tensor_subclasses`)."""
 
-OVERRIDE: list[Callable[[Any, str, Any, Args, Kwargs], SymbolicValue | None]] = []
-"""Returns the result of the arguments' `__torch_function__` for an operation, if there is one."""
+overriding_result: Declared[
+    [Interpreter, str, Any, Args, Kwargs], SymbolicValue | None] = Declared()
+"""The result of the arguments' `__torch_function__` for an operation, if there is one."""
 
-FUNCTION_OF: list[Callable[[str, Any, Args], tuple[Any, Args]]] = []
-"""Returns the function and the arguments that `__torch_function__` receives for an operation."""
+overridden_function: Declared[[str, Any, Args], tuple[Any, Args]] = Declared()
+"""The function and the arguments that `__torch_function__` receives for a graph operation."""
 
-DRAW_AHEAD: list[Callable[[Any, str, Any, Args, Kwargs], SymbolicValue]] = []
-"""Returns the result of an operation that draws from a generator of the program
-(`random_generators`)."""
+draw_ahead: Declared[[Interpreter, str, Any, Args, Kwargs], SymbolicValue] = Declared()
+"""The result of an operation that draws from a generator of the program."""
 
 OTHER_TENSORS: list[tuple[
     Callable[[type], bool], Callable[[Any, Any, Source | None], SymbolicValue]]] = []
 """Tests for classes that decide what operations do, and the functions that wrap their tensors."""
 
-REBUILD: list[Callable[[Any, TensorValue, fx.Node], str]] = [
-    lambda emit, value, node: emit.output(node)]
+rebuild_tensor: Declared[[Emitter, TensorValue, fx.Node], str] = Declared()
 """The expression for a tensor of the graph."""
 
 
@@ -370,12 +370,12 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if tx.modes.functions and not all(ignores(mode, target) for mode in tx.modes.functions):
         return _through_mode(tx, op, target, args, kwargs)
     if tx.modes.overriding or any(_may_override(tx, arg) for arg in (*args, *kwargs.values())):
-        overridden = OVERRIDE[0](tx, op, target, args, kwargs)
+        overridden = overriding_result(tx, op, target, args, kwargs)
         if overridden is not None:
             return overridden
     args, kwargs = _plain_arguments(tx, target, args, kwargs)
     if "generator" in kwargs:
-        return DRAW_AHEAD[0](tx, op, target, args, kwargs)
+        return draw_ahead(tx, op, target, args, kwargs)
     nodes = tuple(arg.proxy(tx) for arg in args)
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
@@ -514,7 +514,7 @@ def _is_scalar(value: SymbolicValue) -> bool:
 def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
                   ) -> SymbolicValue:
     """Let the innermost torch function mode handle the call; the mode is off meanwhile."""
-    function, args = FUNCTION_OF[0](op, target, [tx.force(arg) for arg in args])
+    function, args = overridden_function(op, target, [tx.force(arg) for arg in args])
     named = DictValue()
     for name, value in kwargs.items():
         named.setitem(tx, constant(name), value)

@@ -33,12 +33,12 @@ from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.tensors.tensor import (
-    FUNCTION_OF,
     MAY_OVERRIDE,
     OTHER_TENSORS,
-    OVERRIDE,
     TENSOR_METHODS,
     TensorValue,
+    overridden_function,
+    overriding_result,
     own_attribute,
 )
 from weft.capture.values.unknown import unknown
@@ -197,6 +197,7 @@ def dispatch(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwarg
     raise graph_break("operator-failed", f"no __torch_function__ takes {function!r}")
 
 
+@overriding_result.define
 def _override(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
               ) -> SymbolicValue | None:
     if not _is_on(tx) or not _overloading_values(tx, [*args, *kwargs.values()]):
@@ -209,7 +210,6 @@ def _override(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
 
 
 MAY_OVERRIDE.update((ObjectValue, SubclassValue))
-OVERRIDE.append(_override)
 
 
 @rule(torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
@@ -248,8 +248,8 @@ def _operator_function(target: Any, tensors: tuple[bool, ...]) -> Any:
     return target
 
 
+@overridden_function.define
 def function_of(op: str, target: Any, args: Args) -> tuple[Any, Args]:
-    """The function and the arguments that `__torch_function__` receives for a graph operation."""
     if op == "call_method":
         return getattr(torch.Tensor, target), args
     if vars(operator).get(getattr(target, "__name__", "")) is not target:
@@ -258,8 +258,6 @@ def function_of(op: str, target: Any, args: Args) -> tuple[Any, Args]:
     reflected = tensors == (False, True)
     return _operator_function(target, tensors), args[::-1] if reflected else args
 
-
-FUNCTION_OF.append(function_of)
 
 # -- the default ----------------------------------------------------------------------------------
 
