@@ -578,3 +578,23 @@ def test_a_plain_exception_that_a_group_clause_catches_is_in_a_tuple() -> None:
 
     eager, compiled = f(torch.ones(1))[1], weft.compile(f, backend="eager")(torch.ones(1))[1]
     assert repr(compiled.args) == repr(eager.args)
+
+
+def test_exceptions_whose_constructor_does_more_than_keep_arguments() -> None:
+    def f(x: torch.Tensor, n: int) -> Any:
+        seen = []
+        for make in (lambda: OSError(2, "none", "f"), lambda: OSError("only"),
+                     lambda: SyntaxError("bad", ("f", n, 2, "t")), lambda: TimeoutError(1, "late"),
+                     lambda: UnicodeDecodeError("utf8", b"a", 0, 1, "r"), lambda: OSError(n)):
+            try:
+                raise make()
+            except Exception as error:
+                seen.append((type(error), str(error), repr(error), getattr(error, "filename", 0)))
+        error = OSError(2, "x")
+        error.strerror = "y"
+        if n > 3:
+            raise FileNotFoundError(2, "nothing", f"file{n}")
+        return x, seen, str(OSError(2, "a", "b"))
+
+    check(f, (X, 2), (X, 4), breaks=None)
+    check(lambda x: (x, str(OSError(2, "a", "b")), str(SyntaxError("m"))), (X,), breaks=0)

@@ -9,8 +9,10 @@ import decimal
 import hashlib
 import io
 import json
+import queue
 import struct
 import sys
+import threading
 import zlib
 from contextlib import redirect_stdout
 from copy import deepcopy
@@ -190,3 +192,15 @@ def test_writer_follows_a_text_that_was_left_to_the_replacement() -> None:
         return x + 1, table.getvalue()
 
     check(f, (X,), (torch.ones(3),), (torch.ones(4),), breaks=0)
+
+
+def test_queue_and_locks_made_inside() -> None:
+    def f(x: torch.Tensor) -> Result:
+        todo: queue.Queue[Any] = queue.Queue()
+        todo.put(x)
+        todo.put(3)
+        with threading.Lock() as held, threading.RLock():
+            y = todo.get() * todo.get()
+        return y, held, todo.qsize()
+
+    whole(f, X)

@@ -490,3 +490,43 @@ def test_hooks_of_modules_that_stay_have_numbers_of_their_own() -> None:
         return f
 
     check(make(), *[(X, stay) for stay in (True, True, False, True)], make=make, breaks=None)
+
+
+def test_cached_functions_answer_from_their_cache():
+    scale = [2.0]
+
+    @functools.lru_cache
+    def chosen():
+        return scale[0]
+
+    @functools.cache
+    def positions(n):
+        return torch.arange(n) * scale[0]
+
+    def f(x, n):
+        return x * chosen() + positions(n), positions(n) is positions(n)
+
+    check(f, (X, 3), (X, 3), breaks=0)
+    compiled = weft.compile(f, backend="eager")
+    for scale[0] in (3.0, 4.0):
+        for n in (3, 1):
+            chosen.cache_clear()
+            positions.cache_clear()
+            for _ in range(2):
+                expected, actual = f(X, n), compiled(X, n)
+                assert torch.equal(expected[0], actual[0]) and actual[1]
+
+
+def test_a_cached_function_made_inside_calls_its_function_once_for_each_key():
+    def f(x, n):
+        calls = []
+
+        @functools.lru_cache(maxsize=16)
+        def power(k):
+            calls.append(k)
+            return 1 if k == 0 else 2 * power(k - 1)
+
+        y = x * power(n) + power(n)
+        return y, calls, power.cache_info(), power.__name__
+
+    check(f, (X, 3), (X, 3), (X, 5), breaks=0)

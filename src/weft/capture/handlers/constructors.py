@@ -274,8 +274,9 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
                     and getattr(method.function.real(), "__objclass__", object) is not object):
                 return method.call(tx, [], {})
             args = getattr(value, "args", None)
-            if isinstance(value, ExceptionValue) and value.group:
-                return constant(value.group_text(tx))
+            text = value.text(tx) if isinstance(value, ExceptionValue) else None
+            if text is not None:
+                return text
             if args is not None:
                 return _message(tx, value.cls, args)
             if isinstance(method, BoundMethodValue) and _rule_of_method(method) is not None:
@@ -285,15 +286,10 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     return tx.call(tx.wrap_fixed(repr, "repr"), [value])
 
 
-_OWN_TEXT: Final = (OSError, UnicodeError, SyntaxError, ImportError, BaseExceptionGroup)
-
-
 def _message(tx: Interpreter, cls: type, args: list[SymbolicValue]) -> SymbolicValue:
     """`str` of an exception."""
     if issubclass(cls, KeyError) and len(args) == 1:
         return tx.call(tx.wrap_fixed(repr, "repr"), args)
-    if issubclass(cls, _OWN_TEXT):
-        raise graph_break("unknown-operation", f"str of a {cls.__name__}")
     if len(args) > 1:
         return tx.call(tx.wrap_fixed(str, "str"), [TupleValue(args)])
     return tx.call(tx.wrap_fixed(str, "str"), args) if args else constant("")

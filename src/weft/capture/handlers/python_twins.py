@@ -14,7 +14,7 @@ import json.scanner
 import operator
 import re
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -24,7 +24,7 @@ from weft.capture.polyfills.twins import twin
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import PYTHON_FORMS
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
-from weft.capture.values.objects.classes import CONSTRUCTORS, Constructor
+from weft.capture.values.objects.classes import CONSTRUCTORS, constructor_rule
 from weft.capture.values.objects.functions import polyfill, python_rule, rule
 
 if TYPE_CHECKING:
@@ -46,19 +46,14 @@ def _register(module: ModuleType, name: str) -> None:
         return tx.wrap_fixed(twin(module, name), name).call(tx, args, kwargs)
 
 
-def _as_constructor(function: Any) -> Constructor:
-    rule_of_function = python_rule(function)
-    return lambda tx, cls, args, kwargs: rule_of_function(tx, args, kwargs)
-
-
 for _module, _names in _TWINS.items():
     for _name in _names:
         if hasattr(_module, _name):
             _register(_module, _name)
 
 
-CONSTRUCTORS[vars(json.encoder)["c_make_encoder"]] = _as_constructor(library.make_encoder)
-CONSTRUCTORS[vars(json.scanner)["c_make_scanner"]] = _as_constructor(
+CONSTRUCTORS[vars(json.encoder)["c_make_encoder"]] = constructor_rule(library.make_encoder)
+CONSTRUCTORS[vars(json.scanner)["c_make_scanner"]] = constructor_rule(
     vars(json.scanner)["py_make_scanner"])
 polyfill(infer_size, torch.broadcast_shapes)
 polyfill(functools.cmp_to_key, library.cmp_to_key)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, SkipFrame, graph_break
 from weft.capture.guards.identity_guards import WEAK
-from weft.capture.source import Source
+from weft.capture.polyfills.twins import twin
+from weft.capture.source import Source, is_library
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
@@ -25,7 +26,13 @@ from weft.capture.values.containers.identities import RunTimeNumber
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.methods import MethodTable
-from weft.capture.values.objects.classes import ClassValue, constructor
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.objects.classes import (
+    CONSTRUCTORS,
+    ClassValue,
+    constructor,
+    constructor_rule,
+)
 from weft.capture.values.objects.exceptions import (
     new_exception,
     nothing_handled_outside,
@@ -50,9 +57,14 @@ if TYPE_CHECKING:
 
 @final
 class CachedFunctionValue(OutsideObject):
-    """A functools.lru_cache wrapper."""
+    """A functools.lru_cache wrapper from outside."""
 
-    __slots__ = ()
+    __slots__ = ("results",)
+
+    def __init__(self, object: Any, source: Source | None) -> None:
+        super().__init__(object, source)
+        self.results: dict[Any, tuple[SymbolicValue, Args]] = {}
+        """What it has returned, by the arguments' keys, which live as long as the arguments."""
 
     def __repr__(self) -> str:
         return f"cached function {self._name()}"
@@ -68,15 +80,27 @@ class CachedFunctionValue(OutsideObject):
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """On constants the real function answers, from its cache; otherwise the function is
-        inlined."""
-        if not all(_immutable(value) for value in (*args, *kwargs.values())):
-            return self._inlined(tx, args, kwargs)
+        inlined, once for each key."""
+        args = [tx.force(arg) for arg in args]
+        key = (*map(_key, args), *((name, _key(tx.force(one))) for name, one in kwargs.items()))
+        if key not in self.results:
+            answer = self._on_constants if all(
+                _immutable(value) for value in (*args, *kwargs.values())) else self._inlined
+            self.results[key] = (answer(tx, args, kwargs), args)
+        return self.results[key][0]
+
+    def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """What the real function returns; later calls ask it again, since the program may clear
+        the cache."""
         objects = [arg.constant() for arg in args]
         named = {name: value.constant() for name, value in kwargs.items()}
         result = evaluate(tx, lambda: self.object(*objects, **named))
-        if isinstance(result, (int, float, str, bool, bytes, tuple, type(None))):
-            return tx.wrap_new(result)
-        return tx.wrap_fixed(result, f"{self._name()}()")
+        if is_library(self.object.__module__):
+            plain = isinstance(result, (int, float, str, bool, bytes, tuple, type(None)))
+            return tx.wrap_new(result) if plain else tx.wrap_fixed(result, f"{self._name()}()")
+        place = self.source or tx.tree.object(self.object, self._name())
+        return tx.wrap(result, place.call(
+            lambda function: function(*objects, **named), f"{self._name()}()"))
 
     def _inlined(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """Inline the body; breaks the graph at side effects, which should happen once for each
@@ -94,8 +118,21 @@ class CachedFunctionValue(OutsideObject):
         raise graph_break("unknown-operation", f"{name} of a cached function")
 
 
+def _key(value: SymbolicValue) -> Any:
+    """What tells a value from others: the constant, the expression of a number, or which it is."""
+    if isinstance(value, SymbolicNumberValue):
+        return value.python_type(), value.example.node.value
+    if _immutable(value):
+        return value.python_type(), value.constant()
+    return id(value)
+
+
 def _immutable(value: SymbolicValue) -> bool:
     return value.is_constant and value.python_type().__hash__ is not None
+
+
+CONSTRUCTORS[functools._lru_cache_wrapper] = constructor_rule(
+    twin(functools, "_lru_cache_wrapper"))
 
 
 @wraps(functools._lru_cache_wrapper)

@@ -32,7 +32,7 @@ from weft.capture.values.constant import NONE, constant, evaluate, is_none, pyth
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS, method_of_subclass
 from weft.capture.values.objects.exceptions import ExceptionValue
-from weft.capture.values.objects.functions import BoundMethodValue, rule_of
+from weft.capture.values.objects.functions import BoundMethodValue, python_rule, rule_of
 from weft.capture.values.objects.instances import ObjectValue, new_object
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.tensor import run
@@ -53,6 +53,12 @@ FRESH: list[Callable[[Any, type], ObjectValue | None]] = []
 
 constructor = registrar(CONSTRUCTORS)
 """Register the rule of calls of these types."""
+
+
+def constructor_rule(function: Any) -> Constructor:
+    """The rule that calls this Python function instead of the type."""
+    call = python_rule(function)
+    return lambda tx, cls, args, kwargs: call(tx, args, kwargs)
 
 
 _DTYPES: Final[dict[type, torch.dtype]] = {

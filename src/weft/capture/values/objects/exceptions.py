@@ -16,7 +16,7 @@ from weft.capture.replacement.tracebacks import Place, traceback_entry
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
-from weft.capture.values.constant import NONE, boolean, constant, is_none, python_object
+from weft.capture.values.constant import NONE, boolean, constant, evaluate, is_none, python_object
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.registry import wraps
@@ -112,8 +112,12 @@ class ExceptionValue(ObjectValue):
             self._take_group(tx, args, kwargs)
             return
         fields = next((names for kind, names in _KEYWORDS.items() if kind in self.cls.__mro__), ())
-        if not kwargs.keys() <= {*fields} or issubclass(self.cls, _COMPLEX):
+        if not kwargs.keys() <= {*fields}:
             raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
+        if issubclass(self.cls, _COMPLEX) and not (
+                issubclass(self.cls, OSError) and len(args) == 1):
+            self._take_constants(tx, args)
+            return
         if self.source is not None or self.fields:
             for name in fields:
                 self.set_field(tx, name, NONE)
@@ -122,6 +126,20 @@ class ExceptionValue(ObjectValue):
         self.args = args
         if self.source is not None:
             self._note_written(tx, "args")
+
+    def _take_constants(self, tx: Interpreter, args: list[SymbolicValue]) -> None:
+        """Become what the C constructor makes of constants, which may be of a subclass."""
+        objects = [python_object(tx, arg) for arg in args]
+        own = _has_own_init(self.cls) or isinstance(
+            type_lookup(self.cls, "__new__"), (staticmethod, types.FunctionType))
+        if MISSING in objects or own or self.source is not None:
+            raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
+        made = evaluate(tx, lambda: self.cls(*objects))
+        kind: type = type(made)
+        self.cls = kind
+        self.args = [tx.wrap_new(arg) for arg in made.args]
+        self.fields = {name: tx.wrap_new(getattr(made, name)) for name in sorted(_fields(kind))
+                       if getattr(made, name, None) is not None}
 
     def _take_group(self, tx: Interpreter, args: list[SymbolicValue],
                     kwargs: dict[str, SymbolicValue]) -> None:
@@ -135,12 +153,6 @@ class ExceptionValue(ObjectValue):
             raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
         self.args = args
         self.group = {"message": args[0], "exceptions": TupleValue(members)}
-
-    def group_text(self, tx: Interpreter) -> str:
-        """`str` of an exception group."""
-        count = self.group["exceptions"].length(tx)
-        plural = "s" if count > 1 else ""
-        return f"{self.group['message'].constant()} ({count} sub-exception{plural})"
 
     def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "args":
@@ -162,10 +174,30 @@ class ExceptionValue(ObjectValue):
     def _field(self, tx: Interpreter, name: str) -> SymbolicValue:
         """An attribute that the C constructor sets from the arguments:
         `ImportError("text").msg`."""
+        return tx.wrap_new(getattr(self._again(tx, name), name))
+
+    def _again(self, tx: Interpreter, what: str) -> Any:
+        """An equal exception; breaks the graph if its parts are no constants."""
         objects = [python_object(tx, arg) for arg in self.args]
-        if MISSING in objects or _has_own_init(self.cls):
-            raise graph_break("unknown-operation", f"{name} of a {self.cls.__name__}")
-        return tx.wrap_new(getattr(self.cls(*objects), name))
+        fields = {name: python_object(tx, field) for name, field in self.fields.items()}
+        known = self.original is MISSING and MISSING not in (*objects, *fields.values())
+        if not known or _has_own_init(self.cls):
+            raise graph_break("unknown-operation", f"{what} of a {self.cls.__name__}")
+        made = self.cls(*objects)
+        for name, field in fields.items():
+            setattr(made, name, field)
+        return made
+
+    def text(self, tx: Interpreter) -> SymbolicValue | None:
+        """`str` of an exception whose C type writes other attributes than `args`; else None."""
+        if self.group:
+            count = self.group["exceptions"].length(tx)
+            plural = "s" if count > 1 else ""
+            return constant(f"{self.group['message'].constant()} ({count} sub-exception{plural})")
+        if not issubclass(self.cls, (*_COMPLEX, ImportError)) or (
+                issubclass(self.cls, OSError) and len(self.args) == 1):
+            return None
+        return constant(str(self._again(tx, "str")))
 
     def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
                         ) -> None:
@@ -262,7 +294,7 @@ def _fields(cls: type) -> frozenset[str]:
     return frozenset(
         name for base in cls.__mro__ if base.__module__ == "builtins"
         for name, attribute in vars(base).items()
-        if isinstance(attribute, kinds) and name not in _COMMON)
+        if isinstance(attribute, kinds) and name not in _COMMON and name[:2] != "__")
 
 
 def _is_plain_field(cls: type, name: str, attribute: Any) -> bool:

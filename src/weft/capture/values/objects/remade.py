@@ -1,4 +1,4 @@
-"""Mutable objects of C types that nothing outside notices: buffers, hashes, arrays, CSV writers.
+"""Mutable objects of C types that nothing outside notices: buffers, hashes, arrays, locks.
 
 Place in the pipeline: a value family. The object is made while capturing and its methods are called
 for real, as long as their arguments are constants; the calls are recorded (`tx.remade`). Where the
@@ -15,6 +15,7 @@ returns, but capture can go on.
 
 from __future__ import annotations
 
+import _thread
 import array
 import copy
 import csv
@@ -22,6 +23,7 @@ import hashlib
 import io
 import itertools
 import struct
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
@@ -359,14 +361,16 @@ _READS: Final = frozenset({
 
 _SEQUENCES: Final[tuple[type, ...]] = (bytearray, array.array)
 _IMMUTABLE: Final = (struct.Struct,)
+_LOCKS: Final[tuple[type, ...]] = (type(threading.Lock()), type(threading.RLock()))
 _READERS: Final = (csv.reader, csv.writer)
 _MAKERS: Final[tuple[type, ...]] = (
-    *_SEQUENCES, *_IMMUTABLE, memoryview, io.StringIO, io.BytesIO, hashlib.blake2b, hashlib.blake2s)
+    *_SEQUENCES, *_IMMUTABLE, *_LOCKS, memoryview, io.StringIO, io.BytesIO, hashlib.blake2b,
+    hashlib.blake2s)
 _HASHES: Final = [getattr(hashlib, name) for name in hashlib.algorithms_guaranteed]
 _OPENSSL: Final = vars(hashlib).get("_hashlib")
 _FUNCTIONS: Final[set[Any]] = {
-    *_READERS, zlib.compressobj, zlib.decompressobj, *_HASHES, getattr(_OPENSSL, "new", None),
-    getattr(_OPENSSL, "hmac_new", None)} - {None, *_MAKERS}
+    *_READERS, *_HASHES, _thread.allocate_lock, zlib.compressobj, zlib.decompressobj,
+    getattr(_OPENSSL, "new", None), getattr(_OPENSSL, "hmac_new", None)} - {None, *_MAKERS}
 _KINDS: Final = frozenset({
     *_MAKERS, *(type(make()) for make in _HASHES), getattr(_OPENSSL, "HMAC", None),
     *map(type, (zlib.compressobj(), zlib.decompressobj(), csv.reader(()), csv.writer(io.StringIO()),
