@@ -158,6 +158,11 @@ from torch.distributions.utils import _lazy_property_and_property as lazy_proper
 # aot: a GraphModule that generates its Python code only when asked for it.
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
+# shapes.fakes: the size of a nested tensor's ragged dimension, and a nested tensor that PyTorch
+# makes at its first use of one.
+from torch.nested._internal.nested_int import NestedIntNode
+from torch.nested._internal.nested_tensor import _nt_view_dummy as nested_dummy
+
 # module, capture: whether nn.Module calls run hooks registered for all modules.
 from torch.nn.modules.module import _has_any_global_hook
 

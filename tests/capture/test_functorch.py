@@ -97,7 +97,8 @@ def test_pytree():
         tree = {"a": [x, x + 1], "b": (x, None, 3)}
         leaves, spec = _pytree.tree_flatten(tree)
         doubled = _pytree.tree_map(lambda leaf: (leaf, 2), tree)
-        return len(leaves), doubled, _pytree.tree_unflatten(leaves, spec)
+        part = spec.child(0), spec.child(1).num_leaves, str(spec)
+        return len(leaves), doubled, _pytree.tree_unflatten(leaves, spec), part
 
     check(f, (X,), graphs=1)
 

@@ -152,3 +152,44 @@ def test_gradients_of_wrappers(backend: str) -> None:
         t = pair().requires_grad_()
         compiled(t).backward()
         torch.testing.assert_close(plain(t.grad), plain(2 * t.detach()))
+
+
+def jagged(*lengths: int) -> torch.Tensor:
+    rows = [torch.arange(8.0 * n).view(n, 8) / 9 for n in lengths]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nested_tensors_of_changing_lengths(backend: str) -> None:
+    weft.reset()
+    layer = torch.nn.Linear(8, 6)
+
+    def f(nt, rows):
+        heads = layer(nt).view(nt.size(0), nt.size(1), 2, 3)
+        made = torch.nested.nested_tensor([rows, rows[1:]], layout=torch.jagged)
+        loss = torch.nested.to_padded_tensor(heads.relu(), 0.0).sum()
+        loss.backward()
+        return nt * 2, loss, (made + made).values(), nt.shape[2]
+
+    compiled = weft.compile(f, backend=backend)
+    for n in (2, 3, 4, 5):
+        results = []
+        for call in (f, compiled):
+            layer.zero_grad()
+            doubled, *rest = call(jagged(n, 1, 3), torch.ones(n, 8))
+            results.append([doubled.values(), doubled.offsets(), *rest, layer.weight.grad])
+        torch.testing.assert_close(results[1], results[0])
+    assert weft.stats()["graph_breaks"] == 0 and weft.stats()["graphs"] == 2
+
+
+def test_ragged_sizes_are_compared_again_in_later_calls() -> None:
+    def f(a, b):
+        return (a + b if a.size(1) == b.size(1) else a * 2).values()
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    for shared in (True, False, True):
+        a = jagged(2, 3)
+        b = a * 3 if shared else jagged(2, 3)
+        torch.testing.assert_close(compiled(a, b), f(a, b))
+    assert weft.stats()["graphs"] == 2

@@ -57,11 +57,12 @@ def has_wrappers(gm: GraphModule) -> bool:
 
 def can_unwrap(gm: GraphModule) -> bool:
     """Whether the graph can be written on parts: no gradients of wrappers, no symbolic sizes in
-    them."""
+    them (but of nested tensors, which have the sizes of their parts)."""
     inputs, outputs = _values(gm)
     wrapped = [value for value in (*inputs, *outputs) if _is_wrapped(value)]
     return not any(
-        w.requires_grad or any(type(n) is not int for n in (*w.size(), *w.stride()))
+        w.requires_grad
+        or (not w.is_nested and any(type(n) is not int for n in (*w.size(), *w.stride())))
         for w in wrapped
     )
 

@@ -69,11 +69,11 @@ class SpecMethod(SymbolicValue):
         return f"{emit.constant(self.spec)}.{self.name}"
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if self.name in ("is_leaf", "children"):
-            return tx.wrap_new(getattr(self.spec, self.name)())
-        if self.name != "unflatten":
+        if self.name == "unflatten":
+            return _unflattened(tx, args[0], self.spec)
+        if kwargs or not all(arg.is_constant for arg in args):  # a tree of values
             raise graph_break("unknown-operation", f"TreeSpec.{self.name}")
-        return _unflattened(tx, args[0], self.spec)
+        return tx.wrap_new(getattr(self.spec, self.name)(*(arg.constant() for arg in args)))
 
 
 @wraps(pytree.TreeSpec, subclasses=True)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from weft._torch import nested_dummy, no_modes
+
 
 def is_wrapper(cls: type) -> bool:
     """Whether tensors of the class are made of others and can be split into them."""
@@ -48,3 +50,10 @@ def rebuilt(value: Any, leaf: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     inner: Mapping[str, Any] = {name: rebuilt(getattr(value, name), leaf) for name in names}
     unflatten = type(value).__tensor_unflatten__  # type: ignore[attr-defined]
     return unflatten(inner, context, value.size(), value.stride())
+
+
+def keep_nested_dummy_real() -> None:
+    """Let PyTorch make the nested tensor that it keeps from its first use on, outside of all modes:
+    otherwise it could be one of fakes."""
+    with no_modes():
+        nested_dummy()

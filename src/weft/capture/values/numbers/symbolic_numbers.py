@@ -50,7 +50,7 @@ from weft.shapes.algebra.relation import ne
 from weft.shapes.algebra.rounding import exponent, mantissa
 from weft.shapes.guard import python_text, symbols_of
 from weft.shapes.number_calls import float_call, number_call, number_of
-from weft.shapes.symnode import UndecidedValue, expr_of, float_of, is_hinted
+from weft.shapes.symnode import SymNode, UndecidedValue, expr_of, float_of, is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -520,6 +520,8 @@ _FLOAT_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 @wraps(torch.SymInt, torch.SymFloat, torch.SymBool)
 def _wrap_symbolic(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     node = obj.node
+    if not isinstance(node, SymNode):
+        raise graph_break("unknown-value", "a number computed from a ragged size")
     if node.constant is not None:
         return ConstantValue(node.constant)
     known = expr_of(obj) if isinstance(obj, torch.SymInt) else None

@@ -48,6 +48,7 @@ from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue, nu
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.input_tests import outcome
 from weft.capture.values.tensors.known_data import known
+from weft.capture.values.tensors.ragged_sizes import RaggedSize, is_ragged
 from weft.capture.values.tensors.size_tensors import number
 from weft.capture.values.tensors.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
@@ -190,7 +191,7 @@ class TensorValue(SymbolicValue):
         if special is not None:
             return special(tx, self)
         if name == "shape":
-            return shape_value(tx, self.example.shape)
+            return self._shape(tx)
         if name in METADATA:
             return tx.wrap_new(_ask(tx, lambda: getattr(self.example, name)))
         if name in TENSOR_ATTRIBUTES:
@@ -276,8 +277,16 @@ class TensorValue(SymbolicValue):
             return run(tx, "call_method", name, [self, *args], kwargs)
         result = _ask(tx, lambda: getattr(self.example, name)(*objects, **named))
         if isinstance(result, torch.Size):
-            return shape_value(tx, result)
+            return self._shape(tx)
+        if is_ragged(result) and name == "size":
+            return RaggedSize(self, [*objects, *named.values()][0], result)
         return tx.wrap_new(result)
+
+    def _shape(self, tx: Interpreter) -> SizeValue:
+        if not self.example.is_nested:
+            return shape_value(tx, self.example.shape)
+        return SizeValue([RaggedSize(self, d, n) if is_ragged(n) else tx.wrap_new(n)
+                          for d, n in enumerate(self.example.shape)])
 
     def plain_number(self, tx: Interpreter) -> SymbolicValue:
         example = self.example
@@ -560,8 +569,8 @@ def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
 def _is_zero(stride: Any) -> bool:
     """Whether a stride is 0 in this call; False if only a size that depends on data could make it
     0."""
-    if type(stride) is int:
-        return stride == 0
+    if type(stride) is int or is_ragged(stride):
+        return bool(stride == 0)
     answer: bool | None = stride.node.shape_env.truth(eq(expr_of(stride), 0))
     return answer is True
 
@@ -648,7 +657,8 @@ def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, 
     """Break the graph if `out` has another type than the result: only eager's kernels know if that
     works."""
     own = {name: fake for name, fake in kwargs.items() if name != "out"}
-    out, result = kwargs["out"], _run_fake(tx, "call_function", target, args, own)[0]
+    function = getattr(target, "overloadpacket", target)  # `aten.sin.out` must have one
+    out, result = kwargs["out"], _run_fake(tx, "call_function", function, args, own)[0]
     if isinstance(out, torch.Tensor):
         out, result = (out,), (result,)
     if any(o.dtype != r.dtype for o, r in zip(out, result, strict=False)):

@@ -1,4 +1,4 @@
-"""Tensors made of tensors: quantised weights, pairs, masked tensors.
+"""Tensors made of tensors: quantised weights, pairs, nested tensors (jagged).
 
 Place in the pipeline: wraps for the tensor family. A class with `__torch_dispatch__` that also
 defines `__tensor_flatten__` and `__tensor_unflatten__` computes with its inner tensors only. An
@@ -11,6 +11,7 @@ fakes, so the class itself says what the result is; aot replaces the wrappers by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from weft.capture.source import Source
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.tensors.tensor import OTHER_TENSORS, TensorValue
 from weft.capture.values.unknown import unknown
-from weft.shapes.fakes.wrappers import is_wrapper, parts, rebuilt
+from weft.shapes.fakes.wrappers import is_wrapper, keep_nested_dummy_real, parts, rebuilt
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
 def _wrap_wrapper(tx: Interpreter, obj: torch.Tensor, source: Source | None) -> SymbolicValue:
     if source is None:
         source = tx.tree.object(obj, type(obj).__name__)
-    if obj.is_nested or not _guard_parts(tx, obj, source):
+    if obj.is_nested:
+        fake = _fake_nested(tx, obj, source)
+    elif _guard_parts(tx, obj, source):
+        fake = rebuilt(obj, tx.fakes.fake)
+    else:
         return unknown(tx, obj, source)
-    fake = rebuilt(obj, tx.fakes.fake)
     fake.requires_grad_(obj.requires_grad)
     if getattr(obj, "_is_param", False):
         fake._is_param = True
@@ -40,6 +44,22 @@ def _wrap_wrapper(tx: Interpreter, obj: torch.Tensor, source: Source | None) -> 
     if obj.requires_grad:
         tx.autograd.leaves[id(fake)] = value
     return value
+
+
+def _fake_nested(tx: Interpreter, obj: Any, source: Source) -> Any:
+    """A fake of a nested tensor, whose sizes follow from its parts: those may be symbolic.
+
+    Its ragged size is a number that equals only itself and belongs to the offsets (or lengths).
+    """
+    keep_nested_dummy_real()
+    names, context = parts(obj)
+    tx.guards.add(source, "type_is", type(obj))
+    tx.guards.add(source, "py", partial(_has_form, (names, context)))
+    inner = {name: tx.force(tx.wrap(getattr(obj, name), source.attribute(name))) for name in names}
+    ragged = inner["_lengths" if "_lengths" in inner else "_offsets"]
+    tx.identities.key(ragged, ragged.real())
+    return type(obj).__tensor_unflatten__(
+        {name: value.fake(tx) for name, value in inner.items()}, context, obj.size(), obj.stride())
 
 
 def _guard_parts(tx: Interpreter, obj: Any, source: Source) -> bool:
@@ -50,16 +70,16 @@ def _guard_parts(tx: Interpreter, obj: Any, source: Source) -> bool:
     tx.guards.add(source, "tensor", *tensor_guard(obj))
     if not is_wrapper(type(obj)):
         return True
-    names, context = parts(obj)
-    same_context = partial(_has_context, context)
-    tx.guards.add(source, "py", same_context)
-    return same_context(obj) and all(
-        _guard_parts(tx, getattr(obj, name), source.attribute(name)) for name in names)
+    form = parts(obj)
+    same_form = partial(_has_form, form)
+    tx.guards.add(source, "py", same_form)
+    return same_form(obj) and all(
+        _guard_parts(tx, getattr(obj, name), source.attribute(name)) for name in form[0])
 
 
-def _has_context(context: Any, obj: torch.Tensor) -> bool:
+def _has_form(form: tuple[Sequence[str], Any], obj: torch.Tensor) -> bool:
     try:
-        return bool(parts(obj)[1] == context)
+        return bool(parts(obj) == form)
     except (RuntimeError, ValueError):  # of tensors in it
         return False
 
