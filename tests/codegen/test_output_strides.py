@@ -135,3 +135,14 @@ def test_strides_of_dimensions_of_size_one_are_those_of_eager() -> None:
     given = torch.randn(3), torch.randn(3, 1, 4)
     found = weft.compile(rows, fullgraph=True)(*given)
     assert [t.stride() for t in found] == [t.stride() for t in rows(*given)]
+
+
+def test_a_number_is_an_operand_of_other_shape() -> None:
+    """`x * 2` of a column that was turned had row-major strides, as `x.sin()` has."""
+    def turned(x):
+        column = (x + 1).view(1, 3, 1).mT
+        return column * 2, column > 0, column**2.5, column.sin(), column * column
+
+    x = torch.randn(3)
+    found = weft.compile(turned, fullgraph=True)(x)
+    assert [t.stride() for t in found] == [t.stride() for t in turned(x)]

@@ -206,7 +206,10 @@ def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
     strides = [strides_of(t) for t in tensors]
     sizes = _broadcast(shapes, _loose(tensors))
     require(nonempty(sizes))
-    layout = _iterated_layout(sizes, list(zip(shapes, strides, strict=True)))
+    operands = list(zip(shapes, strides, strict=True))
+    if len(tensors) < len(args):
+        operands.append(((), ()))  # a number is an operand without dimensions
+    layout = _iterated_layout(sizes, operands)
     return [Result(sizes, layout, dtype, tensors[0].fake_device)]
 
 
@@ -350,6 +353,11 @@ def _comparison(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     return _elementwise(operands, torch.bool)
 
 
+def _power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    operands = _operands(2, args, kwargs)
+    return _elementwise(operands[:1], _promoted(operands))  # the exponent is no operand
+
+
 def _where(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     operands = _operands(3, args, kwargs)
     require(type(operands[0]) is FakeTensor and operands[0].dtype is torch.bool)
@@ -373,7 +381,7 @@ for _overload in ("Tensor", "Scalar"):
     _register(_binary(to_float=True), _overload, "div")
     _register(_comparison, _overload, "eq ne lt le gt ge")
 _register(_binary(), "default", "maximum minimum")
-RULES[aten.pow.Tensor_Scalar] = _binary()
+RULES[aten.pow.Tensor_Scalar] = _power
 RULES[aten.where.self] = _where
 
 
