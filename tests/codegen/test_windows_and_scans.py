@@ -49,6 +49,7 @@ def check(fn: Callable[..., Any], *args: torch.Tensor, library_calls: int | None
         lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
         lambda x: F.adaptive_max_pool2d(x, (2, 4), return_indices=True),
         lambda x: F.adaptive_max_pool3d(x, 2, return_indices=True),
+        lambda x: F.adaptive_max_pool2d(x, (20, 5), return_indices=True),
     ],
 )
 def test_windows(pool: Callable[..., Any]) -> None:
@@ -72,6 +73,7 @@ def test_windows(pool: Callable[..., Any]) -> None:
         lambda x: F.max_pool2d(x, 6, 4) * F.avg_pool2d(x, 6, 4),
         lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
         lambda x: F.adaptive_avg_pool2d(x, (3, 2)) * F.adaptive_max_pool2d(x, (3, 2)),
+        lambda x: F.interpolate(x, (20, 11), mode="area"),
     ],
 )
 def test_gradients_of_windows(pool: Callable[..., Any]) -> None:

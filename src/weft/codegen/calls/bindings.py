@@ -24,13 +24,16 @@ from weft._torch import OpOverload, function_spaces
 def binding_of(op: Any) -> Callable[..., Any] | None:
     """The binding that makes exactly the calls of `op`; None if there is none.
 
-    Those of factories choose some arguments themselves, and `reduction` has another default there.
+    Those of factories choose some arguments themselves, `reduction` has another default there, and
+    no list may have None in it.
     """
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return None
     arguments = op._schema.arguments
     of_tensors = bool(arguments) and "Tensor" in str(arguments[0].type)
-    if not of_tensors or any(a.name == "reduction" for a in arguments):
+    if not of_tensors or any(
+        a.name == "reduction" or "List[Optional" in str(a.type) for a in arguments
+    ):
         return None
     packet = op.overloadpacket
     if [name for name in packet.overloads() if _may_be_meant(packet, name)] != [op._overloadname]:
@@ -45,4 +48,4 @@ def _may_be_meant(packet: Any, overload: str) -> bool:
     dimensions have no names."""
     schema: torch.FunctionSchema = getattr(packet, overload)._schema
     named = any("Dimname" in str(a.type) for a in schema.arguments)
-    return not (schema.is_mutable or named or overload == "hacked_twin")  # TorchScript's
+    return not (schema.is_mutable or named)

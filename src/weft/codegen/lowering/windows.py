@@ -398,10 +398,12 @@ class Windows:
     def _covering(self, d: int, position: IntExpr, count: IntExpr) -> Iterator[list[Place]]:
         """As `covering`, along one dimension: first window and count, then other candidates to
         check."""
-        if self.shared:  # at most two, as there are no more windows than elements
+        if self.shared:
             first = position * self.shared[d] // self.sizes[d]
             yield [(first, count)]
-            yield [(first + 1, count), (position - self.position(d, first + 1, 0), self.sizes[d])]
+            for window in (first + k for k in range(1, self._most_shares(d))):
+                start = self.position(d, window, 0)
+                yield [(window, count), (position - start, self.sizes[d])]
             return
         kernel, stride, gap = self.kernel[d], self.stride[d], self.dilation[d]
         at = position + self.padding[d]
@@ -413,6 +415,12 @@ class Windows:
         for back in range(-(-kernel // stride)):
             yield [(at // stride - back, count), (at % stride + back * stride, kernel)]
 
+    def _most_shares(self, d: int) -> int:
+        """The most windows that share an element along one dimension."""
+        size, count = self.sizes[d], self.shared[d]
+        assert isinstance(size, int)
+        return max(((i + 1) * count - 1) // size - i * count // size for i in range(size)) + 1
+
     def gradient(self, cx: LoweringContext, formula: Any, most: int | None = None) -> Value:
         """A gradient with respect to the image, whose elements are in at most that many windows.
 
@@ -422,7 +430,7 @@ class Windows:
         each = zip(self.kernel, self.stride, self.dilation, strict=True)
         covering = math.prod(k if gap > 1 else -(-k // s) for k, s, gap in each)
         if self.shared:
-            covering = 2**self.rank
+            covering = math.prod(map(self._most_shares, range(self.rank)))
         if covering > (most or LARGEST_WRITTEN_OUT):
             raise NotLowered("elements of too many windows")
         step, length = self.stride[-1], self.sizes[-1]
@@ -474,9 +482,9 @@ def _adaptive_windows(cx: LoweringContext, x: Value, results: Shape) -> Windows:
     rows."""
     rank = 3 if "pool3d" in str(cx.target) else 2
     pairs = [(n, s) for n, s in zip(x.shape[-rank:], results[-rank:], strict=True)
-             if isinstance(n, int) and isinstance(s, int) and s <= n]
+             if isinstance(n, int) and isinstance(s, int)]
     if len(pairs) < rank:
-        raise NotLowered("windows of unknown size, or more of them than elements")
+        raise NotLowered("windows of unknown size")
     if all(n % s == 0 for n, s in pairs):
         return _windows(cx, x, [n // s for n, s in pairs], None, 0, 1, False)
     longest = [max(-(-(i + 1) * n // s) - i * n // s for i in range(s)) for n, s in pairs]
