@@ -62,3 +62,11 @@ def test_formats_that_do_not_fit_raise_what_python_raises(text: str) -> None:
             return x, type(error).__name__, str(error)
 
     check(f, (X, 1.5), (X, 2.5), (X, 3.5), breaks=None)
+
+
+def test_text_of_an_operator_is_not_its_repr() -> None:
+    def f(x):
+        op = torch.ops.aten.sin.default
+        return x + 1, str(op), f"{op}", repr(op), "%s" % torch.ops.aten.sin, str(len)
+
+    check(f, (torch.ones(2),), graphs=1)

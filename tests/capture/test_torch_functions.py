@@ -345,3 +345,13 @@ def test_views_of_normal_tensors_in_inference_mode():
         check(f, (torch.randn(6),), graphs=1, breaks=0)
         made = weft.compile(f, backend="inductor", fullgraph=True)(torch.randn(6))
     assert [one.is_inference() for one in made] == [True, False, True, False]
+
+
+def test_methods_that_ask_for_the_memory_or_the_object():
+    """The first answered for the fake; the others became nodes of the graph."""
+    def f(x):
+        y = x[1:] * 1
+        same = x.is_set_to(x.view(-1)), x.is_set_to(y)
+        return y, same, y.__hash__() == hash(y), y.__sizeof__() > 0
+
+    check(f, (torch.ones(3),), breaks=None)

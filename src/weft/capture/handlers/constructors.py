@@ -58,7 +58,7 @@ from weft.capture.values.containers.sets import SetValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.numbers.symbolic_ranges import symbolic_range
 from weft.capture.values.numbers.symbolic_texts import format_symbolic
-from weft.capture.values.objects.builtins import EXTERNAL_METHODS
+from weft.capture.values.objects.builtins import EXTERNAL_METHODS, BuiltinValue
 from weft.capture.values.objects.cell import CellValue
 from weft.capture.values.objects.classes import ClassValue, SuperValue, constructor
 from weft.capture.values.objects.exceptions import ExceptionValue
@@ -281,6 +281,8 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
                 return _message(tx, value.cls, args)
             if isinstance(method, BoundMethodValue) and _rule_of_method(method) is not None:
                 return method.call(tx, [], {})
+    if isinstance(value, BuiltinValue):  # guarded by identity
+        return constant(str(value.real()))
     if isinstance(value, (ObjectValue, TensorValue)):
         raise graph_break("unknown-operation", f"str of {value!r}")
     return tx.call(tx.wrap_fixed(repr, "repr"), [value])

@@ -80,7 +80,8 @@ DATA_METHODS: Final = frozenset({
     "item", "tolist", "numpy", "data_ptr", "__bool__", "__int__", "__float__", "__index__",
     "__array__", "__complex__", "cpu_data", "untyped_storage", "storage", "backward",
     "register_hook", "__format__", "__repr__", "__str__", "share_memory_", "__reduce_ex__",
-    "requires_grad_", "set_", "retain_grad", "__dlpack__", "apply_", "map_",
+    "requires_grad_", "set_", "retain_grad", "__dlpack__", "apply_", "map_", "is_set_to",
+    "__hash__", "__dir__", "__sizeof__", "__reduce__", "__getstate__", "__setstate__",
 })
 """Methods whose result depends on data or whose effect is outside of the graph."""
 
