@@ -29,13 +29,7 @@ from weft._torch import (
 )
 from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.runtime_wrapper import bases
-from weft.aot.training.backward_stages import (
-    Gradients,
-    in_stages,
-    join_stages,
-    linked_call,
-    nodes_of,
-)
+from weft.aot.training.backward_stages import Gradients, join_stages, linked_call
 from weft.aot.training.backwards import Indices
 from weft.aot.training.forward_code import forward_of
 from weft.aot.training.forward_inputs import DoubleBackwardError
@@ -102,7 +96,8 @@ def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
     """`at_once`, but with a node for each stage if gradients are added up anyway."""
     function = _function_class(spec, "linked")
     first = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    stages = [[spec.gradient_inputs[k] for k in stage] for stage in spec.backwards.stages]
+    gradients = spec.gradients
+    stages = [[gradients.inputs[k] for k in stage] for stage in gradients.backwards.stages]
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         leaf = inputs[watched]
@@ -132,18 +127,18 @@ def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.F
             if form == "part":
                 grads = _by_value(spec, grads)
             given = _given(grads, spec.layouts)
-            if spec.inner.layers and is_cut_now(ctx, partial(_is_plain, ctx, spec)):
+            if spec.inner.layers and is_cut_now(ctx, partial(spec.gradients.is_plain, ctx)):
                 given = None if given is None else given | ctx.watch.given
                 found = _last_gradients(spec, ctx, grads, given)
             else:
                 found = _gradients(spec, ctx, grads, given, linked)
             if linked:
-                ctx.pieces.begin(_by_stage(spec, found, given))
+                ctx.pieces.begin(spec.gradients.by_stage(found, given))
                 return (None, None, *ctx.pieces.next(), ctx.link)
             if isinstance(found, GeneratorType):  # `Iterator` takes five times as long
                 with no_autocast():
-                    found = join_stages(spec.backwards.stages, found)
-            placed = _placed(spec, found, given)  # type: ignore[arg-type]
+                    found = join_stages(spec.gradients.backwards.stages, found)
+            placed = spec.gradients.placed(found, given)  # type: ignore[arg-type]
             return (None, *placed) if form == "part" else placed
 
     call_directly(CompiledFunction)
@@ -163,10 +158,10 @@ def _gradients(
 ) -> Gradients | Iterator[Gradients]:
     """All gradients by position or, if linked, stage by stage as they are needed."""
     if given is not None and not given:  # a run of the engine that ends at inner values
-        return [None] * len(spec.gradient_inputs)
+        return [None] * len(spec.gradients.inputs)
     batched = _are_batched(grads, spec.layouts)
     saved = _saved(spec, ctx, given)
-    wanted = None if batched else _wanted(ctx, spec, linked)
+    wanted = None if batched else spec.gradients.wanted(ctx, linked)
     if torch.is_grad_enabled() or batched:  # kernels do not batch
         return _differentiably(spec, ctx, saved, grads, wanted)
     return _computed(spec, ctx, saved, grads, given, wanted)
@@ -179,14 +174,14 @@ def _contributions(
     what they contribute to these. The gradients of inputs are then computed here too."""
     ctx = watch.owner()
     given = {k for k, tangent in zip(layer.own, tangents, strict=True) if tangent is not None}
-    if not given or not watch.decide(partial(_is_plain, ctx, spec)):
+    if not given or not watch.decide(partial(spec.gradients.is_plain, ctx)):
         return [*tangents, *([None] * len(layer.reads))]
     grads: list[Any] = [None] * spec.n_values
     for i, k in enumerate(layer.own):
         if k in given:
             grads[k] = spec.layouts[k].fit_own(tangents, i)
     watch.given |= given
-    inner, first = spec.inner, len(spec.gradient_inputs)
+    inner, first = spec.inner, len(spec.gradients.inputs)
     at = [inner.results.index(k) for k in layer.reads]
     read = [None if inner.readers[i].isdisjoint(given) else first + i for i in at]
     found = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, [k for k in read if k is not None])
@@ -200,7 +195,7 @@ def _last_gradients(
     """The gradients of inputs, after layers have computed their part."""
     saved = _saved(spec, ctx, given)
     found = _cut_gradients(spec, ctx, saved, grads, ())
-    return _added(ctx.watch.taken(), found[: len(spec.gradient_inputs)])
+    return _added(ctx.watch.taken(), found[: len(spec.gradients.inputs)])
 
 
 def _added(left: Gradients, right: Gradients) -> Gradients:
@@ -216,12 +211,12 @@ def _cut_gradients(
 ) -> Gradients:
     """The gradients of inputs, and at the positions `read` of inner values, where gradients end at
     inner values."""
-    wanted = _wanted(ctx, spec, hasattr(ctx, "pieces"))
-    inputs = range(len(spec.gradient_inputs)) if wanted is None else wanted
+    wanted = spec.gradients.wanted(ctx, hasattr(ctx, "pieces"))
+    inputs = range(len(spec.gradients.inputs)) if wanted is None else wanted
     wanted = frozenset((*inputs, *read))
     given = frozenset(k for k in spec.layouts if grads[k] is not None)
     if not given:
-        return [None] * (len(spec.gradient_inputs) + len(spec.inner.results))
+        return [None] * (len(spec.gradients.inputs) + len(spec.inner.results))
     if torch.is_grad_enabled() or _are_batched(grads, spec.layouts):
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=True)
     return _computed(  # type: ignore[return-value]  # at once, not in stages
@@ -236,7 +231,7 @@ def _computed(
     """The gradients by a compiled backward."""
     if spec.droppable and hasattr(ctx, "dropped"):
         saved = _recomputed(spec, ctx, saved)
-    run = (spec.cut() if is_cut else spec.backwards).of(given, wanted)
+    run = (spec.gradients.cut() if is_cut else spec.gradients.backwards).of(given, wanted)
     if given is not None and run.with_zeros and _mixes(spec, given):
         with suppress(DoubleBackwardError):
             return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
@@ -263,44 +258,6 @@ def _are_batched(grads: Sequence[Any], layouts: Iterable[int]) -> bool:
     return False
 
 
-def _by_stage(
-    spec: FunctionSpec, found: Gradients | Iterator[Gradients], given: Indices | None
-) -> Iterator[Gradients]:
-    """The gradients stage by stage; None if no given tangent reaches one."""
-    stages = spec.backwards.stages
-    pieces = found if isinstance(found, Iterator) else in_stages(stages, found)
-    if given is None:
-        return pieces
-
-    def reached(stage: Sequence[int], piece: Gradients) -> Gradients:
-        return [
-            g if spec.depends_on[k] & given else None for k, g in zip(stage, piece, strict=True)
-        ]
-
-    return map(reached, stages, pieces)
-
-
-def _placed(
-    spec: FunctionSpec, gradients: Sequence[Any], given: Indices | None
-) -> tuple[Any, ...]:
-    """Gradients at the positions of their inputs; None if no given tangent reaches one (as in
-    eager).
-
-    `given`: the values that have a tangent, or None if all have.
-    """
-    result = [None] * spec.inputs.count
-    if given is None:
-        for i, gradient in zip(spec.gradient_inputs, gradients, strict=True):
-            result[i] = gradient
-        return tuple(result)
-    for i, gradient, values in zip(
-        spec.gradient_inputs, gradients, spec.depends_on, strict=True
-    ):
-        if values & given:
-            result[i] = gradient
-    return tuple(result)
-
-
 def _tangents(
     spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
 ) -> list[torch.Tensor]:
@@ -313,25 +270,6 @@ def _tangents(
             size = ctx.sizes[k] if layout.size is None else layout.size
             tangents.append(layout.zeros(size))
     return tangents
-
-
-def _wanted(ctx: Any, spec: FunctionSpec, linked: bool) -> Indices | None:
-    """The gradients that this backward should compute (`torch.autograd.grad` of some inputs); None:
-    all."""
-    return spec.requests.of(*_nodes_behind(ctx, spec, linked))
-
-
-def _nodes_behind(ctx: Any, spec: FunctionSpec, linked: bool) -> tuple[Any, Sequence[int]]:
-    """The autograd nodes that a compiled function leads to; of each gradient, the one it goes
-    to."""
-    if not linked:
-        return ctx.next_functions, spec.edges
-    return nodes_of(ctx.next_functions, spec.backwards.stages), range(len(spec.edges))
-
-
-def _is_plain(ctx: Any, spec: FunctionSpec) -> bool:
-    """Whether it is certain that a plain `backward()` runs, which returns no gradients."""
-    return spec.requests.is_plain(*_nodes_behind(ctx, spec, hasattr(ctx, "pieces")))
 
 
 def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
@@ -381,7 +319,7 @@ def _mixes(spec: FunctionSpec, given: Indices) -> bool:
 
     Zeros instead of an absent tangent do not stay zeros behind an infinite derivative.
     """
-    return bool(spec.groups) and any(v & given and v - given for v in spec.depends_on)
+    return bool(spec.groups) and any(v & given and v - given for v in spec.gradients.depends_on)
 
 
 def _differentiably(

@@ -31,6 +31,7 @@ from weft.aot.training.backwards import Backwards, Indices, with_tangents_of
 from weft.aot.training.double_backward import DoubleBackward
 from weft.aot.training.forward_inputs import ForwardInputs
 from weft.aot.training.function_spec import FunctionSpec
+from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.layers import Inner, cut_at, inner_results, without_inner
 from weft.aot.training.partition import Partition, is_view, mark_copies, partition
@@ -72,9 +73,8 @@ def compile_joint(
     inner = _inner_results(traced, joint, parts.backward)
     function = FunctionSpec(
         forward=without_autocast(forward),
-        backwards=backwards,
+        gradients=_input_gradients(tracer, joint, joint_gm.graph, kept, backwards, parts.backward),
         inner=inner,
-        cut=cache(partial(_cut_backwards, backwards, parts.backward, joint)),
         redo=redo,
         random_devices=_random_devices(parts.forward),
         watched=_watched(stages, joint.gradient_inputs, leaves),
@@ -91,7 +91,7 @@ def compile_joint(
 def _protect_hooks(tracer: Tracer, spec: FunctionSpec, leaves: set[int]) -> None:
     """Backwards that do not reach a leaf pass its hooks by: autograd would call them with None."""
     tensors = [*tracer.examples, *tracer.lifted]
-    for i, values in zip(spec.gradient_inputs, spec.depends_on, strict=True):
+    for i, values in zip(spec.gradients.inputs, spec.gradients.depends_on, strict=True):
         if i in leaves and not values >= spec.layouts.keys():
             call_hooks_for_gradients(tensors[i])
 
@@ -100,28 +100,48 @@ def _reaches_too_much(spec: FunctionSpec, leaves: set[int]) -> bool:
     """Whether a backward of one group would also run what is behind inputs of others."""
     return any(
         i not in leaves and any(values.isdisjoint(group) for group in spec.groups)
-        for i, values in zip(spec.gradient_inputs, spec.depends_on, strict=True)
+        for i, values in zip(spec.gradients.inputs, spec.gradients.depends_on, strict=True)
     )
 
 
 def _part(spec: FunctionSpec, values: Indices) -> FunctionSpec:
     """The description of a node for one group of values, behind the graph's forward."""
-    whole = spec.backwards
+    whole = spec.gradients.backwards
     graph = with_tangents_of(whole.graph, whole.tangents, values)
     saved = [n for n in graph.nodes if n.op == "placeholder"][len(spec.inputs.saved) :]
-    reached = [not found.isdisjoint(values) for found in spec.depends_on]
-    inputs = dict(zip(spec.gradient_inputs, reached, strict=True))
-    leaf = spec.requests.leaf
+    reached = [not found.isdisjoint(values) for found in spec.gradients.depends_on]
+    inputs = dict(zip(spec.gradients.inputs, reached, strict=True))
+    leaf = spec.gradients.requests.leaf
     return replace(
         spec,
-        backwards=Backwards(
-            graph, [k for k in whole.tangents if k in values], whole.stages, whole.compiler),
+        gradients=replace(
+            spec.gradients,
+            backwards=Backwards(
+                graph, [k for k in whole.tangents if k in values], whole.stages, whole.compiler),
+            requests=Requests(leaf if leaf is not None and reached[leaf] else None),
+        ),
         layouts={k: layout for k, layout in spec.layouts.items() if k in values},
         saved_values=tuple(
             k if n.users else -1 for k, n in zip(spec.saved_values, saved, strict=False)),
         detached_inputs=(*spec.detached_inputs, *(i for i, is_own in inputs.items() if not is_own)),
-        requests=Requests(leaf if leaf is not None and reached[leaf] else None),
         groups=(),
+    )
+
+
+def _input_gradients(
+    tracer: Tracer, joint: JointGraph, graph: Graph, of_leaves: list[bool], backwards: Backwards,
+    backward: Graph,
+) -> InputGradients:
+    """The gradients, which `backwards` compute; `backward` returns those of inner results, too."""
+    tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
+    return InputGradients(
+        count=len(tracer.primals),
+        inputs=tuple(joint.gradient_inputs),
+        edges=tuple([tensors.index(i) for i in joint.gradient_inputs]),
+        depends_on=_tangents_of_gradients(joint, graph),
+        requests=Requests(next((k for k, is_leaf in enumerate(of_leaves) if is_leaf), None)),
+        backwards=backwards,
+        cut=cache(partial(_cut_backwards, backwards, backward, joint)),
     )
 
 
@@ -179,7 +199,6 @@ def _spec(
     values = [n.meta["val"] for n in joint.tangents]
     layouts = {k: TangentLayout.of(v) for k, v in zip(_values(joint), values, strict=False)}
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
-    edges = [tensors.index(i) for i in joint.gradient_inputs]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
     of_data = any(s.of_output for s in parts.symbols)
     unread = set() if of_data else _unread(joint, joint_graph)
@@ -204,13 +223,8 @@ def _spec(
         "saved_values": tuple(parts.saved_values),
         "symbols": tuple(parts.symbols),
         "layouts": layouts,
-        "gradient_inputs": tuple(joint.gradient_inputs),
         "detached_inputs": tuple(sorted(detached)),
-        "edges": tuple(edges),
-        "requests": Requests(
-            next((k for k, i in enumerate(joint.gradient_inputs) if i in leaves), None)),
         "groups": joint.groups,
-        "depends_on": _tangents_of_gradients(joint, joint_graph),
         "droppable": () if joint.groups or traced.mutated or not unread.issuperset(weak) else own,
     }
 

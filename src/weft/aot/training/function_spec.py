@@ -6,7 +6,7 @@ that `forward_code.py` writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,12 +14,12 @@ import torch
 
 from weft.aot.global_state import Boxed, RandomState
 from weft.aot.symbols import SymbolSource
-from weft.aot.training.backwards import Backwards, Indices
+from weft.aot.training.backwards import Indices
 from weft.aot.training.cuts import Cuts
 from weft.aot.training.forward_inputs import ForwardInputs
 from weft.aot.training.independent import Groups
+from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.layers import Inner
-from weft.aot.training.requests import Requests
 from weft.aot.training.tangents import TangentLayout
 
 
@@ -29,7 +29,6 @@ class FunctionSpec:
     """The description of a compiled forward and backward."""
 
     forward: Boxed
-    backwards: Backwards
     n_values: int
     inputs: ForwardInputs
     numbers: frozenset[int]  # values that are no tensors
@@ -37,14 +36,10 @@ class FunctionSpec:
     saved_values: tuple[int, ...]
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
-    gradient_inputs: tuple[int, ...]
+    gradients: InputGradients
     detached_inputs: tuple[int, ...]  # they require gradients and get none
-    edges: Sequence[int]  # of the autograd node, one for each of the gradients
-    requests: Requests  # which of the gradients a backward is asked for
     watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
-    depends_on: tuple[Indices, ...]  # for each gradient, the values whose tangents it depends on
     inner: Inner  # values that other values depend on
-    cut: Callable[[], Backwards]  # the backwards cut at inner values; their gradients come last
     groups: Groups  # values with independent backwards; () if there is one group
     parts: tuple[FunctionSpec, ...]  # a node for each group, if one for all would reach too much
     random_devices: frozenset[torch.device]  # devices whose generators the forward uses

@@ -1,0 +1,87 @@
+"""The gradients of a graph's inputs: who asks for them, what computes them, where they go.
+
+Place in the pipeline: made by `compile.py`, used by `autograd_function.py` at every backward::
+
+    wanted = gradients.wanted(ctx, linked)             # None: all; else positions
+    found = gradients.backwards.of(given, wanted).call(saved)
+    return gradients.placed(found, given)              # one item for each input of the graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from weft.aot.training.backward_stages import Gradients, in_stages, nodes_of
+from weft.aot.training.backwards import Backwards, Indices
+from weft.aot.training.requests import Requests
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InputGradients:
+    """The gradients that a graph has, by position among them."""
+
+    count: int
+    """The number of the graph's inputs."""
+    inputs: tuple[int, ...]
+    """For each gradient, its input."""
+    edges: Sequence[int]
+    """For each gradient, the edge of the autograd node that it leaves by."""
+    depends_on: tuple[Indices, ...]
+    """For each gradient, the values whose tangents it depends on."""
+    requests: Requests
+    """Which of them a backward is asked for."""
+    backwards: Backwards
+    """What computes them."""
+    cut: Callable[[], Backwards]
+    """The backwards cut at inner values (`layers.py`), whose gradients come last."""
+
+    def wanted(self, ctx: Any, linked: bool) -> Indices | None:
+        """The gradients that the running backward should compute (`torch.autograd.grad` of some
+        inputs); None: all."""
+        return self.requests.of(*self._nodes_behind(ctx, linked))
+
+    def is_plain(self, ctx: Any) -> bool:
+        """Whether it is certain that a plain `backward()` runs, which returns no gradients."""
+        return self.requests.is_plain(*self._nodes_behind(ctx, hasattr(ctx, "pieces")))
+
+    def _nodes_behind(self, ctx: Any, linked: bool) -> tuple[Any, Sequence[int]]:
+        """The autograd nodes that a compiled function leads to; of each gradient, the one it goes
+        to."""
+        if not linked:
+            return ctx.next_functions, self.edges
+        return nodes_of(ctx.next_functions, self.backwards.stages), range(len(self.edges))
+
+    def by_stage(
+        self, found: Gradients | Iterator[Gradients], given: Indices | None
+    ) -> Iterator[Gradients]:
+        """The gradients stage by stage; None if no given tangent reaches one."""
+        stages = self.backwards.stages
+        pieces = found if isinstance(found, Iterator) else in_stages(stages, found)
+        if given is None:
+            return pieces
+
+        def reached(stage: Sequence[int], piece: Gradients) -> Gradients:
+            return [
+                g if self.depends_on[k] & given else None for k, g in zip(stage, piece, strict=True)
+            ]
+
+        return map(reached, stages, pieces)
+
+    def placed(self, gradients: Sequence[Any], given: Indices | None) -> tuple[Any, ...]:
+        """Gradients at the positions of their inputs; None if no given tangent reaches one (as in
+        eager).
+
+        `given`: the values that have a tangent, or None if all have.
+        """
+        result = [None] * self.count
+        if given is None:
+            for i, gradient in zip(self.inputs, gradients, strict=True):
+                result[i] = gradient
+            return tuple(result)
+        for i, gradient, values in zip(self.inputs, gradients, self.depends_on, strict=True):
+            if values & given:
+                result[i] = gradient
+        return tuple(result)
