@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from typing import Any, NamedTuple
 
 import pytest
@@ -37,6 +37,8 @@ LOGGED_DICT = logging_subclass(dict, *_MAPPING)
 LOGGED_ORDERED = logging_subclass(OrderedDict, *_MAPPING)
 LOGGED_DEFAULT = logging_subclass(defaultdict, *_MAPPING)
 LOGGED_LIST = logging_subclass(list, "__setitem__", "__getitem__", "append", "extend", "__iter__")
+LOGGED_DEQUE = logging_subclass(
+    deque, "__setitem__", "__getitem__", "append", "extend", "clear", "__iter__", "__len__")
 LOGGED_SET = logging_subclass(set, "__iter__", "add", "update")
 PLAIN_ORDERED = type("PlainOrdered", (OrderedDict,), {})
 PLAIN_DEFAULT = type("PlainDefault", (defaultdict,), {})
@@ -50,6 +52,7 @@ _MAKERS: dict[str, Any] = {
     "plain default": lambda: PLAIN_DEFAULT(list, _PAIRS),
     "list": lambda: LOGGED_LIST([1, 2, 3]),
     "set": lambda: LOGGED_SET([1, 2]),
+    "deque": lambda: LOGGED_DEQUE([1, 2, 3], 6),
 }
 
 
@@ -71,10 +74,21 @@ def of_lists(m: Any) -> list[Any]:
     return [copy.copy(m), copy.deepcopy(m), m.copy(), m + [1], m.pop()]
 
 
+def of_deques(m: Any) -> list[Any]:
+    m.append(4)
+    m.extend([5])
+    m.appendleft(0)
+    m[0] = 9
+    m.rotate(1)
+    return [m.copy(), m + m, [*m], m == deque([9]), m.index(9), list(reversed(m)), m.pop()]
+
+
 def of_sets(m: Any) -> list[Any]:
     m.add(7)
     m.discard(1)
-    return [m.copy(), frozenset(m), m | {9}, copy.copy(m)]
+    m |= {20}
+    m &= type(m)({20, 7})
+    return [m <= {7, 20, 3}, {7} ^ m, m - {7}, m.copy(), frozenset(m), m | {9}, copy.copy(m)]
 
 
 def shown(value: Any) -> Any:
@@ -83,6 +97,8 @@ def shown(value: Any) -> Any:
         return type(value), list(base.items(value)), getattr(value, "default_factory", None)
     if isinstance(value, list):
         return type(value), list.__repr__(value)
+    if isinstance(value, deque):
+        return type(value), list(deque.__iter__(value)), value.maxlen
     return type(value), repr(value)
 
 
@@ -90,7 +106,7 @@ def shown(value: Any) -> Any:
 @pytest.mark.parametrize("inside", [True, False])
 def test_methods_of_subclasses_are_called_as_c_code_calls_them(kind, inside):
     make = _MAKERS[kind]
-    operations = {"list": of_lists, "set": of_sets}.get(kind, of_mappings)
+    operations = {"list": of_lists, "set": of_sets, "deque": of_deques}.get(kind, of_mappings)
 
     def made_inside(x):
         made = make()

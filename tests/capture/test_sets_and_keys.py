@@ -279,3 +279,12 @@ def test_a_set_that_holds_an_object_that_holds_the_set():
         return x + 1, item.value is held, repr(held)
 
     check(f, (X, set), (X, frozenset), (X, tuple), breaks=None)
+
+
+def test_key_that_an_intersection_takes_from_the_other_set():
+    def f(x, one, other):
+        items = {one, "k", 1}
+        items &= {other, "k", 1.0}
+        return x, items.union(["m"]), items | {5}
+
+    check(f, (X, "".join(["lon", "ger"]), "".join(["longe", "r"])), breaks=0)

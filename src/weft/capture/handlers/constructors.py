@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 import types
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,7 @@ from weft.capture.values.constant import (
     plain_value,
     python_object,
 )
+from weft.capture.values.containers.deques import DequeValue
 from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.lazy_iterators import (
     ChainIterator,
@@ -295,6 +296,13 @@ def _message(tx: Interpreter, cls: type, args: list[SymbolicValue]) -> SymbolicV
     if len(args) > 1:
         return tx.call(tx.wrap_fixed(str, "str"), [TupleValue(args)])
     return tx.call(tx.wrap_fixed(str, "str"), args) if args else constant("")
+
+
+@constructor(deque)
+def _make_deque(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    made = DequeValue([])
+    made.m___init__(tx, args, kwargs)
+    return made
 
 
 @constructor(object)

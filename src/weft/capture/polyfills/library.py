@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json.encoder
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -117,6 +117,21 @@ def dict_copy(self: Any) -> dict[Any, Any]:
 def default_copy(self: Any) -> Any:
     """defaultdict.copy of a subclass"""
     return type(self)(self.default_factory, self)
+
+
+def deque_copy(self: Any) -> Any:
+    """deque.copy of a subclass"""
+    return type(self)(self) if self.maxlen is None else type(self)(self, self.maxlen)
+
+
+def deque_add(self: Any, other: Any) -> Any:
+    """deque.__add__ of a subclass"""
+    if not isinstance(other, deque):
+        kind = type(other).__name__
+        raise TypeError(f'can only concatenate deque (not "{kind}") to deque')
+    made = deque_copy(self)
+    deque.extend(made, other)
+    return made
 
 
 def ordered_copy(self: Any) -> Any:

@@ -7,10 +7,9 @@ changed outside deque is written back as a whole.
 from __future__ import annotations
 
 import functools
-import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source
@@ -18,7 +17,6 @@ from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicV
 from weft.capture.values.constant import NONE, constant, evaluate
 from weft.capture.values.containers.iterators import IteratorValue, advance
 from weft.capture.values.containers.sequences import GrowingValue, SequenceValue
-from weft.capture.values.objects.classes import constructor
 from weft.capture.values.registry import wraps
 
 if TYPE_CHECKING:
@@ -99,18 +97,19 @@ class DequeValue(GrowingValue):
         return NONE
 
     def replay(self, emit: Emitter) -> None:
-        target = emit.value(self)
+        target, kind = emit.value(self), emit.constant(deque)  # not an override
         if self.unread:
             added = ", ".join(emit.value(item) for item in self.added)
-            emit.line(f"{target}.extend([{added}])")
+            emit.line(f"{kind}.extend({target}, [{added}])")
             return
         if not self.changes:  # keep its identity for iterators over it
             for where in self.assigned:
-                emit.line(f"{target}[{where}] = {emit.value(self.items[where])}")
+                item = emit.value(self.items[where])
+                emit.line(f"{kind}.__setitem__({target}, {where}, {item})")
             return
         items = ", ".join(emit.value(item) for item in self.items)
-        emit.line(f"{target}.clear()")
-        emit.line(f"{target}.extend([{items}])")
+        emit.line(f"{kind}.clear({target})")
+        emit.line(f"{kind}.extend({target}, [{items}])")
 
     def rebuild(self, emit: Emitter) -> str:
         name = emit.bind(self, f"{emit.constant(deque)}((), {self.maxlen})")
@@ -137,6 +136,16 @@ class DequeValue(GrowingValue):
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         del self.items[self.index_of(tx, key)]
         self._note_change(tx)
+
+    def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        given = dict(zip(("iterable", "maxlen"), args, strict=False)) | kwargs
+        maxlen = given["maxlen"].constant() if "maxlen" in given else None
+        if len(args) > 2 or given.keys() - {"iterable", "maxlen"} or self.source is not None:
+            raise graph_break("unknown-operation", "arguments of deque")
+        evaluate(tx, lambda: deque(maxlen=maxlen))  # raises what is wrong with the length
+        self.maxlen = maxlen
+        self.items = []
+        return self.m_extend(tx, [given["iterable"]], {}) if "iterable" in given else NONE
 
     def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.m_extend(tx, [_one(args)], kwargs)
@@ -246,19 +255,12 @@ def _one(args: Args) -> SymbolicValue:
     return SequenceValue([args[0]])
 
 
-@constructor(deque)
-def _make_deque(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = dict(zip(("iterable", "maxlen"), args, strict=False)) | kwargs
-    maxlen = given["maxlen"].constant() if "maxlen" in given else None
-    if len(args) > 2 or given.keys() - {"iterable", "maxlen"}:
-        raise graph_break("unknown-operation", "arguments of deque")
-    evaluate(tx, lambda: deque(maxlen=maxlen))  # raises what is wrong with the length
-    return DequeValue(tx.unpack(given["iterable"]) if "iterable" in given else [], maxlen)
-
-
 @functools.lru_cache(maxsize=1024)
 def _item_getter(index: int) -> Callable[[Any], Any]:
-    return operator.itemgetter(index)
+    return lambda items: deque.__getitem__(items, index)
+
+
+_max_length: Final = vars(deque)["maxlen"].__get__
 
 
 @wraps(deque)
@@ -266,13 +268,20 @@ def _wrap_deque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if source is None:
         return DequeValue([tx.wrap_new(item) for item in obj], obj.maxlen)
     tx.guards.add(source, "type_is", deque)
-    tx.wrap(obj.maxlen, source.attribute("maxlen"))
+    return outside_deque(tx, obj, source)
+
+
+def outside_deque(tx: Interpreter, obj: Any, source: Source) -> DequeValue:
+    """The items of a deque, or of an instance of a subclass."""
+    length = _max_length(obj)
+    tx.wrap(length, source.call(_max_length, f"{source.name}.maxlen"))
 
     def read() -> list[SymbolicValue]:
-        tx.guards.add(source, "len", len(obj))
+        size = source.call(deque.__len__, f"len({source.name})")  # not an override
+        tx.guards.add(size, "eq", deque.__len__(obj))
         return [
             LazyValue(source.call(_item_getter(i), f"{source.name}[{i}]"), item)
-            for i, item in enumerate(obj)
+            for i, item in enumerate(deque.__iter__(obj))
         ]
 
-    return DequeValue((), obj.maxlen, source, obj).read_with(read)
+    return DequeValue((), length, source, obj).read_with(read)

@@ -197,6 +197,9 @@ class SequenceValue(ContainerMethods):
     def m___getitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.getitem(tx, *args)
 
+    def m___reversed__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return ReversedIterator(self)
+
     def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return constant(len(self.items))  # the length of the items, even in a subclass
 
@@ -293,6 +296,14 @@ class GrowingValue(SequenceValue):
 
     def real(self) -> Any:
         return self.original
+
+    def m___setitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.setitem(tx, *args)
+        return NONE
+
+    def m___delitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.delitem(tx, *args)
+        return NONE
 
 
 @final
@@ -405,14 +416,6 @@ class ListValue(GrowingValue):
         if touched:
             raise tx.error(ValueError, "list modified during sort")
         self.changed(tx)
-        return NONE
-
-    def m___setitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.setitem(tx, *args)
-        return NONE
-
-    def m___delitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.delitem(tx, *args)
         return NONE
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

@@ -146,11 +146,18 @@ class SetValue(ContainerMethods):
             ways = [(text, keys) for text, make in _FILLINGS.items() for keys in orders
                     if list(map(id, set(make(keys)))) == list(map(id, self.keys))]
             chosen = next(iter(ways), chosen)
+            if not ways and self._is_constant_copy():
+                return emit.constant(frozenset(self.keys))
         text, keys = chosen
         for key in keys:
             if isinstance(key, UserKey):
                 key.check()
         return text.format(", ".join(emit.hashed(self.entries[key]) for key in keys))
+
+    def _is_constant_copy(self) -> bool:
+        """Whether it is a set of constants that a copy of `keys` gives with the same order."""
+        same = all(i.is_constant and i.constant() is k for k, i in self.entries.items())
+        return same and list(set(frozenset(self.keys))) == list(self.keys)
 
     def _changed(self, tx: Interpreter) -> SymbolicValue:
         if self.source is not None:
@@ -218,7 +225,8 @@ class SetValue(ContainerMethods):
             known.update((id(key), item) for key, item in entries)
         changed = getattr(self.keys, method)(*operands)
         keys = self.keys if changed is None else changed
-        kept = [key for key in self.entries if key in keys] if changed is None else []
+        equal = {key: key for key in keys}  # `&=` may take the other set's key for an equal one
+        kept = [equal[key] for key in self.entries if key in keys] if changed is None else []
         return keys, {key: known[id(key)] for key in (*kept, *keys)}
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import types
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -432,7 +433,7 @@ def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
 def _container_new(maker: Any) -> bool:
     owner = getattr(maker, "__self__", None)
     return isinstance(owner, type) and owner.__module__ in ("builtins", "collections") and \
-        issubclass(owner, (dict, list, set))
+        issubclass(owner, (dict, list, set, deque))
 
 
 def _describe(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:

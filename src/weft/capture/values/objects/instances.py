@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +41,7 @@ from weft.capture.values.constant import (
     plain_value,
     python_object,
 )
+from weft.capture.values.containers.deques import DequeValue, outside_deque
 from weft.capture.values.containers.iterators import LazyIterator, unless_ended
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.named_tuples import class_attribute
@@ -48,7 +49,7 @@ from weft.capture.values.containers.sequences import ListValue, TupleValue, tupl
 from weft.capture.values.containers.sets import SetValue
 from weft.capture.values.containers.user_keys import is_compared_by_code, user_key
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.objects.builtins import operator_of_base
+from weft.capture.values.objects.builtins import method_of_subclass, operator_of_base
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
 
@@ -462,12 +463,10 @@ class ObjectValue(SymbolicValue):
             attribute = self._defined(tx, name)
             if attribute is MISSING or attribute in _DEFAULT_COMPARISONS:
                 continue
-            if self.contents is not None and name.startswith("__i") and isinstance(
-                    attribute, types.WrapperDescriptorType):
-                result = self.contents.binary(tx, op, other, False)
-                return self if result is self.contents else result
             plain = plain_value(self)
-            if plain is None or isinstance(attribute, types.FunctionType):
+            if self._is_operator_of_base(tx, name, attribute):
+                result = self._operator_of_base(tx, op, name, other, reflected)
+            elif plain is None or isinstance(attribute, types.FunctionType):
                 result = bind(tx, self, self.cls, name, attribute).call(tx, [other], {})
             elif not issubclass(plain.python_type(), getattr(attribute, "__objclass__", type)):
                 raise graph_break("unknown-operation", f"{name} of {self!r} by another class")
@@ -480,6 +479,29 @@ class ObjectValue(SymbolicValue):
             same = self.binary(tx, "eq", other, reflected)
             return None if same is None else boolean(not same.truth(tx))
         return None
+
+    def _is_operator_of_base(self, tx: Interpreter, name: str, attribute: Any) -> bool:
+        """Whether the operator is that of a list, set or deque; for dictionaries, `d |= other`."""
+        if not isinstance(attribute, types.WrapperDescriptorType) or plain_value(self) is not None:
+            return False
+        known = name.startswith("__i") or not isinstance(self.contents, DictValue)
+        if isinstance(self.contents, DequeValue) and isinstance(
+                type_lookup(self.cls, "__iter__"), types.FunctionType):
+            return False  # it is called to compare deques
+        return self.contents is not None and known and method_of_subclass(
+            tx, attribute.__objclass__, name, self.cls) is None
+
+    def _operator_of_base(self, tx: Interpreter, op: str, name: str, other: SymbolicValue,
+                          reflected: bool) -> SymbolicValue | None:
+        """The result of an operator in C, which reads the other side's items itself but where it
+        iterates (`list += other`)."""
+        assert self.contents is not None
+        in_place = name.startswith("__i")
+        if isinstance(self.contents, SetValue) or not in_place:
+            other = getattr(other, "contents", None) or other
+        operator = op if in_place else plain_operator(op)
+        result: Any = self.contents.binary(tx, operator, other, reflected)
+        return self if result is self.contents else result
 
     def copied(self, tx: Interpreter) -> Any:
         """An instance with the same number or text, or MISSING if C functions may run the
@@ -544,6 +566,9 @@ class ObjectValue(SymbolicValue):
             items = (self.contents.items if isinstance(self.contents, ListValue)
                      else self.contents.entries.values())
             emit.line(f"{adder}({name}, [{', '.join(emit.value(i) for i in items)}])")
+        elif isinstance(self.contents, DequeValue):
+            given = ", ".join(emit.value(item) for item in self.contents.items)
+            emit.line(f"{emit.constant(deque)}.__init__({name}, [{given}], {self.contents.maxlen})")
 
 
 def attributes_of(value: SymbolicValue) -> DictValue | None:
@@ -564,7 +589,8 @@ def _has_dict(cls: type) -> bool:
 
 
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_CONTAINERS: Final[tuple[type, ...]] = (OrderedDict, defaultdict, dict, list, set, *PLAIN)
+_CONTAINERS: Final[tuple[type, ...]] = (
+    OrderedDict, defaultdict, dict, list, set, deque, *PLAIN)
 
 
 _ARGUMENTS: Final = (DictValue, ListValue, TupleValue, ConstantValue, SymbolicNumberValue)
@@ -619,6 +645,8 @@ def new_object(cls: type, contents: SymbolicValue | None = None) -> ObjectValue:
         value.contents = ListValue([])
     elif base is set:
         value.contents = SetValue()
+    elif base is deque:
+        value.contents = DequeValue([])
     elif base is not object:
         value.contents = DictValue(cls=base)
     return value
@@ -646,6 +674,8 @@ def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
         from_list.add(source, "len", len(obj))
         items = [tx.wrap(item, source.list_item(i)) for i, item in enumerate(list.__iter__(obj))]
         value.contents = ListValue(items, source, obj)
+    elif base is deque:
+        value.contents = outside_deque(tx, obj, source)
     elif base in PLAIN:
         value.contents = _outside_plain_value(tx, obj, source, base)
     elif base is not object:
