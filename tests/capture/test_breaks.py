@@ -492,4 +492,14 @@ def test_threads_and_queues_break_at_the_program_s_own_calls():
             results = list(pool.map(torch.neg, [y, y + 1]))
         return torch.stack(results).cos() + waiting.get()
 
-    check(f, (X,), breaks=7)  # three of the queue; the pool, its two uses and its end
+    check(f, (X,), breaks=5)  # one of the queue; the pool, its two uses and its end
+
+
+def test_profilers_break_at_the_program_s_own_statements():
+    """They are made, entered and left; each of their own C calls was a break."""
+    def f(x):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            y = x.sin()
+        return y + 1
+
+    check(f, (X,), breaks=3)

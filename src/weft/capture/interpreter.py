@@ -247,7 +247,7 @@ class Interpreter:
         if signal.outward:
             signal.step = frame.step
         # An inner frame whose caller cannot take its result as is, or one of the standard library
-        # (threads, queues, files: many breaks, no tensors) or NumPy: break at the caller instead.
+        # (threads, queues, files: many breaks, no tensors) and the like: break at the caller.
         signal.in_library = signal.in_library and is_library_code(frame.code)
         signal.outward = signal.rest_is_eager or signal.in_library or not frame.resumable
 

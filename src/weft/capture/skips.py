@@ -24,6 +24,9 @@ _SITE: Final = f"{sysconfig.get_paths()['purelib']}{os.sep}"
 _NUMPY: Final = f"{Path(numpy.__file__).parent}{os.sep}"
 _TORCH: Final = f"{Path(torch.__file__).parent}{os.sep}"
 _WEFT: Final = f"{Path(__file__).parent.parent}{os.sep}"
+_TOOLS: Final = tuple(str(Path(_TORCH, *part.split("/"))) for part in (
+    "autograd/profiler", "export", "fx", "jit", "onnx", "package", "profiler", "serialization.py",
+    "testing"))
 _CAPTURED: Final = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "optim")))
 
 
@@ -41,9 +44,10 @@ def are_builtins_replaced() -> bool:
 
 
 def is_library_code(code: types.CodeType) -> bool:
-    """Whether the code belongs to Python's standard library, except its tests, or to NumPy."""
+    """Whether the code belongs to Python's standard library, except its tests, to NumPy, or to
+    PyTorch's tools (profilers, tracers, files)."""
     file = code.co_filename
-    return file.startswith(_NUMPY) or (
+    return file.startswith((_NUMPY, *_TOOLS)) or (
         file.startswith(_STANDARD) and not file.startswith((_SITE, _TESTS)))
 
 
