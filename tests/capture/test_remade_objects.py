@@ -204,3 +204,14 @@ def test_queue_and_locks_made_inside() -> None:
         return y, held, todo.qsize()
 
     whole(f, X)
+
+
+def test_functions_that_read_and_write_buffers() -> None:
+    def f(x: torch.Tensor, n: int) -> Result:
+        data = bytearray(struct.pack("<4sH", b"WEFT", n) + bytes(4))
+        struct.pack_into("<I", data, 6, n + 1)
+        view = memoryview(data)
+        return (x * struct.unpack_from("<H", view, 4)[0], data, view[:4].tobytes(), bytes(view[4:]),
+                hashlib.sha1(view).hexdigest(), list(struct.iter_unpack("<5s", data)))
+
+    whole(f, X, 3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 import decimal
 import fractions
+import functools
+import inspect
 import json
 import math
 import statistics
@@ -705,3 +707,38 @@ def generic_types_made_inside(x, n):
     made = (typing.Dict[str, typing.List[int]], typing.Optional[int], typing.Literal["a"],
             typing.Callable[[int], str], typing.Annotated[int, "x"], int | None, list[int])
     return parts[0], made, typing.get_args(made[0]), made[0].__origin__
+
+
+@program
+def generic_functions_made_inside(x, n):
+    @functools.singledispatch
+    def shown(value):
+        return "object"
+
+    @shown.register(int)
+    def _(value):
+        return f"int {value}"
+
+    @shown.register(list)
+    def _(value):
+        return [shown(item) for item in value]
+
+    @shown.register(torch.Tensor)
+    def _(value):
+        return value * n
+
+    return shown(x), shown([1, "a", [2]]), shown(2.5), shown(True)
+
+
+@program
+def signatures_of_functions_made_inside(x, n):
+    def scaled(a, b=x, *rest, scale: float = 2.0, **more):
+        return a * scale
+
+    signature = inspect.signature(scaled)
+    names = [f"{one.name} {one.kind.name}" for one in signature.parameters.values()]
+    bound = signature.bind(x, scale=n)
+    bound.apply_defaults()
+    partly = inspect.signature(functools.partial(scaled, scale=n))
+    return (scaled(*bound.args, **bound.kwargs), names, signature.parameters["b"].default is x,
+            partly.parameters["scale"].default, list(bound.arguments))

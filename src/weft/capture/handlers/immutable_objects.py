@@ -33,7 +33,7 @@ _WITH_FLAGS: Final[tuple[Any, ...]] = (
     re.compile, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn)
 _FUNCTIONS: Final[tuple[Any, ...]] = (
     *_WITH_FLAGS, json.dumps, json.loads, re.escape, struct.calcsize, struct.pack, struct.unpack,
-    uuid.UUID.__str__, ast.literal_eval,
+    struct.unpack_from, struct.iter_unpack, uuid.UUID.__str__, ast.literal_eval,
 )
 
 

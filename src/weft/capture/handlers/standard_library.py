@@ -446,7 +446,7 @@ def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """The signature of an outside function: a fixed object."""
     function = _real_callable(tx, args[0])
     if function is MISSING or kwargs:
-        raise graph_break("unknown-operation", f"inspecting {args[0]!r}")
+        return inline(tx, inspect.signature, args, kwargs)
     return tx.wrap_fixed(evaluate(tx, lambda: inspect.signature(function)), "signature")
 
 

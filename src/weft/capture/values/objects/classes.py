@@ -456,10 +456,15 @@ def _bases(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
     return describe
 
 
+def _abstract_methods(tx: Interpreter, value: ClassValue) -> SymbolicValue:
+    return tx.wrap_new(evaluate(tx, lambda: value.cls.__abstractmethods__))  # type: ignore[attr-defined]
+
+
 _DESCRIPTIONS: dict[str, Callable[[Any, ClassValue], SymbolicValue]] = {
     "__name__": _describe("__name__"), "__qualname__": _describe("__qualname__"),
     "__module__": _describe("__module__"), "__doc__": _describe("__doc__"),
     "__mro__": _bases("__mro__"), "__bases__": _bases("__bases__"),
+    "__abstractmethods__": _abstract_methods,
     "__dict__": lambda tx, value: tx.wrap_fixed(value.cls.__dict__, f"{value!r}.__dict__"),
     "__class__": lambda tx, value: tx.wrap_fixed(type(value.cls), type(value.cls).__name__),
 }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.frame import Frame
+from weft.capture.skips import is_library_code
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate, is_none
@@ -282,9 +283,17 @@ class FunctionValue(SymbolicValue):
             return self.described.setdefault(name, DictValue())
         if name == "__type_params__" and name in _DESCRIPTION:
             return TupleValue([])
-        if hasattr(types.FunctionType, name):
+        if name == "__kwdefaults__" and tx.frame is not None and is_library_code(tx.frame.code):
+            return self._keyword_defaults(tx)  # `inspect` only reads them
+        if any(name in vars(cls) for cls in types.FunctionType.__mro__):
             raise graph_break("unknown-operation", f"{name} of a function made inside")
         raise _no_attribute(tx, name)
+
+    def _keyword_defaults(self, tx: Interpreter) -> SymbolicValue:
+        made = DictValue()
+        for name, value in self.kwdefaults.items():
+            made.setitem(tx, constant(name), value)
+        return made if self.kwdefaults else constant(None)
 
     def _description(self, tx: Interpreter, name: str) -> SymbolicValue:
         if self.original is not MISSING:
@@ -338,6 +347,7 @@ _ATTRIBUTES: Final[dict[str, Callable[[FunctionValue, Interpreter], SymbolicValu
     "__get__": lambda function, tx: MethodGetter(function),
     "__class__": lambda function, tx: tx.wrap_fixed(types.FunctionType, "function"),
     "__defaults__": lambda function, tx: _tuple_or_none(function.defaults),
+    "__globals__": lambda function, tx: tx.globals_of(function.globals),
     "__closure__": lambda function, tx: _tuple_or_none(function.closure),
 }
 """Attributes that functions made outside and inside have in the same way."""

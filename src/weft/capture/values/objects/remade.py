@@ -115,10 +115,12 @@ class RemadeValue(SymbolicValue):
         return self if self.source is None else tx.identities.key(self, self.object)
 
     def copied(self, tx: Interpreter) -> Any:
-        """A copy of a sequence of numbers, for functions that read it."""
-        if type(self.object) not in _SEQUENCES or self.source is not None:
+        """A sequence of numbers, for functions that read it."""
+        if self.source is not None:
             return MISSING
-        return copy.copy(self.object)
+        if type(self.object) is memoryview:
+            return self.object.toreadonly()
+        return copy.copy(self.object) if type(self.object) in _SEQUENCES else MISSING
 
     def __repr__(self) -> str:
         return f"a {type(self.object).__name__}"
@@ -369,8 +371,9 @@ _MAKERS: Final[tuple[type, ...]] = (
 _HASHES: Final = [getattr(hashlib, name) for name in hashlib.algorithms_guaranteed]
 _OPENSSL: Final = vars(hashlib).get("_hashlib")
 _FUNCTIONS: Final[set[Any]] = {
-    *_READERS, *_HASHES, _thread.allocate_lock, zlib.compressobj, zlib.decompressobj,
-    getattr(_OPENSSL, "new", None), getattr(_OPENSSL, "hmac_new", None)} - {None, *_MAKERS}
+    *_READERS, *_HASHES, _thread.allocate_lock, struct.pack_into, zlib.compressobj,
+    zlib.decompressobj, getattr(_OPENSSL, "new", None),
+    getattr(_OPENSSL, "hmac_new", None)} - {None, *_MAKERS}
 _KINDS: Final = frozenset({
     *_MAKERS, *(type(make()) for make in _HASHES), getattr(_OPENSSL, "HMAC", None),
     *map(type, (zlib.compressobj(), zlib.decompressobj(), csv.reader(()), csv.writer(io.StringIO()),
