@@ -10,4 +10,3 @@ Place in the pipeline: low; capture, aot and codegen all use it. Three parts, fr
 - `fakes/`: fake tensors.
 """
 
-import weft.shapes.algebra.pickling  # noqa: F401  registers how expressions are copied

@@ -6,5 +6,5 @@ Place in the pipeline: the lowest part of `shapes`; nothing here knows PyTorch o
   `relation` (``Condition``), `layout`;
 - what is known: `facts` (``Facts``), `solving`, `samples`;
 - floats of sizes: `floats`, `float_domains`, `rounding`;
-- as text: `rendering`, `printing`; copied and stored: `pickling`.
+- as text: `rendering`, `printing`.
 """

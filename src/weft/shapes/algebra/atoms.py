@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Self, final
 
 if TYPE_CHECKING:
     from weft.shapes.algebra.expr import Expr, IntExpr
 
 
-class Atom:
+class Interned:
+    """Of equal ones there is one object, so a copy is the object itself."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class Atom(Interned):
     """An indivisible factor of a monomial. ``expr`` is the expression that consists of it alone."""
 
     __slots__ = ("__weakref__", "bounds", "expr", "id")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
-from math import gcd
+from math import gcd, prod
 from typing import Final, final
 from weakref import WeakValueDictionary
 
@@ -30,6 +30,7 @@ from weft.shapes.algebra.atoms import (
     Applied,
     Atom,
     FloorDiv,
+    Interned,
     IntFunction,
     Max,
     Min,
@@ -51,7 +52,7 @@ _ids = count()
 
 
 @final
-class Expr:
+class Expr(Interned):
     """A non-constant polynomial: ``const + sum(coefficient * product of atoms)``.
 
     Never construct one directly: use :func:`symbol` and the operators.
@@ -137,10 +138,7 @@ class Expr:
         return _scale(self, -1)
 
     def __pow__(self, exponent: int) -> IntExpr:
-        result: IntExpr = 1
-        for _ in range(exponent):
-            result = result * self
-        return result
+        return prod([self] * exponent)
 
     def __floordiv__(self, other: IntExpr) -> IntExpr:
         return floor_div(self, other)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 from weakref import WeakValueDictionary
 
+from weft.shapes.algebra.atoms import Interned
 from weft.shapes.algebra.expr import (
     Expr,
     IntExpr,
@@ -33,7 +34,7 @@ from weft.shapes.algebra.printing import python_text
 
 
 @final
-class FloatExpr:
+class FloatExpr(Interned):
     """``op`` applied to numbers: floats, ints, integer expressions, float expressions."""
 
     __slots__ = ("__weakref__", "args", "op")
@@ -49,7 +50,7 @@ class FloatExpr:
 
 
 @final
-class FloatSymbol:
+class FloatSymbol(Interned):
     """A Python float that changes between calls."""
 
     __slots__ = ("__weakref__", "name")
@@ -62,7 +63,7 @@ class FloatSymbol:
 
 
 @final
-class FloatRelation:
+class FloatRelation(Interned):
     """A comparison that involves a float; decided by its hint and guarded as a whole.
 
     ``negated`` is a flag because ``not (a < b)`` is not ``a >= b`` for NaN.
@@ -336,15 +337,18 @@ def text(value: Number, names: Mapping[str, str] | None = None,
     if known and value in known:
         return known[value]
     args = [text(arg, names, known) for arg in value.args]
-    spelling = OPERATIONS[value.op][1]
+    made = operation_text(value.op, args)
+    if value.op == "truediv" and _may_be_zero(value.args[1]):  # operators accept it, and give inf
+        return f"({made} if {args[1]} else {args[0]} * math.inf)"
+    return made
+
+
+def operation_text(op: str, args: Sequence[str]) -> str:
+    """Python source of an operation on arguments."""
+    spelling = OPERATIONS[op][1]
     if spelling.isidentifier() or spelling.startswith("math."):
         return f"{spelling}({', '.join(args)})"
-    if len(args) == 1:
-        return f"({spelling}{args[0]})"
-    divided = f"({args[0]} {spelling} {args[1]})"
-    if value.op == "truediv" and _may_be_zero(value.args[1]):  # operators accept it, and give inf
-        return f"({divided} if {args[1]} else {args[0]} * math.inf)"
-    return divided
+    return f"({spelling}{args[0]})" if len(args) == 1 else f"({args[0]} {spelling} {args[1]})"
 
 
 def _may_be_zero(divisor: Number) -> bool:

@@ -66,21 +66,13 @@ def has_functions(value: IntExpr) -> bool:
 
 def with_functions(value: IntExpr, change: Callable[[Expr], IntExpr]) -> IntExpr:
     """The value with ``change`` applied to each outermost `Applied` in it."""
-    if isinstance(value, int):
-        return value
-    total: IntExpr = value.const
-    for monomial, term in value.terms.items():
-        product: IntExpr = term
-        for atom in monomial:
-            if isinstance(atom, Applied):
-                product = product * change(atom.expr)
-            elif isinstance(atom, Symbol):
-                product = product * atom.expr
-            else:
-                made = (with_functions(operand, change) for operand in operands(atom))
-                product = product * OPERATORS[type(atom)](*made)
-        total = total + product
-    return total
+
+    def changed(atom: Atom) -> IntExpr:
+        if isinstance(atom, Applied | Symbol):
+            return change(atom.expr) if isinstance(atom, Applied) else atom.expr
+        return OPERATORS[type(atom)](*(with_functions(arg, change) for arg in operands(atom)))
+
+    return value if isinstance(value, int) else sum_of_products(value, changed)
 
 
 def computed_exactly(value: IntExpr) -> IntExpr:

@@ -19,6 +19,7 @@ from math import gcd
 from typing import Final, final
 from weakref import WeakValueDictionary
 
+from weft.shapes.algebra.atoms import Interned
 from weft.shapes.algebra.expr import (
     Expr,
     IntExpr,
@@ -36,7 +37,7 @@ GE: Final = ">="
 
 
 @final
-class Relation:
+class Relation(Interned):
     """``expr == 0``, ``expr != 0`` or ``expr >= 0``, undecided by the ranges of the symbols."""
 
     __slots__ = ("__weakref__", "expr", "kind")
@@ -52,7 +53,7 @@ class Relation:
 
 
 @final
-class Junction:
+class Junction(Interned):
     """All (``kind == "and"``) or any (``"or"``) of two or more conditions."""
 
     __slots__ = ("__weakref__", "kind", "parts")

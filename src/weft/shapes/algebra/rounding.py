@@ -21,14 +21,15 @@ from typing import Final
 
 from weft.shapes.algebra.expr import Expr, IntExpr, applied
 from weft.shapes.algebra.floats import (
-    OPERATIONS,
     FloatExpr,
     FloatSymbol,
     Number,
     apply,
     number_symbols,
+    operation_text,
     rounded_down,
     rounded_up,
+    text,
     truncated,
 )
 from weft.shapes.algebra.functions import Interval, int_function
@@ -58,12 +59,12 @@ def rounded(how: str, value: Number, parts: Parts = lambda number: None) -> IntE
         return None
     value = _of_ints(value, of_ints)
     leaves: dict[Expr, str] = {}
-    text = f"{how}({_template_text(value, leaves)})"
+    template = f"{how}({_template_text(value, leaves)})"
 
     def limits(*args: Interval) -> Interval:
         return _rounded_range(how, _range(value, dict(zip(leaves, args, strict=True))))
 
-    return applied(int_function(text, limits), *leaves)
+    return applied(int_function(template, limits), *leaves)
 
 
 def float_symbols(value: Number) -> list[FloatSymbol]:
@@ -97,14 +98,8 @@ def _template_text(value: Number, leaves: dict[Expr, str]) -> str:
     if isinstance(value, Expr):
         return leaves.setdefault(value, f"{{{len(leaves)}}}")
     if isinstance(value, FloatExpr):
-        args = [_template_text(arg, leaves) for arg in value.args]
-        spelling = OPERATIONS[value.op][1]
-        if spelling.isidentifier() or spelling.startswith("math."):
-            return f"{spelling}({', '.join(args)})"
-        return f"({spelling}{args[0]})" if len(args) == 1 else f"({args[0]} {spelling} {args[1]})"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    return f"({value!r})" if isinstance(value, int | float) and value < 0 else repr(value)
+        return operation_text(value.op, [_template_text(arg, leaves) for arg in value.args])
+    return text(value)
 
 
 # ------------------------------------------------------------------------------ ranges
