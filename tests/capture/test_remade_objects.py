@@ -215,3 +215,22 @@ def test_functions_that_read_and_write_buffers() -> None:
                 hashlib.sha1(view).hexdigest(), list(struct.iter_unpack("<5s", data)))
 
     whole(f, X, 3)
+
+
+def test_objects_from_outside_are_changed_after_the_graph() -> None:
+    def f(x: torch.Tensor, digest: Any, data: io.BytesIO, text: io.StringIO) -> Result:
+        digest.update(b"a")
+        data.write(b"b")
+        try:
+            text.write("c")
+        except ValueError as error:
+            return x, str(error)
+        return x * 2, digest.hexdigest() + "!", data.getvalue()
+
+    outcomes = []
+    for function in (f, weft.compile(f, backend="eager")):
+        digest, data, text = hashlib.sha256(), io.BytesIO(), io.StringIO()
+        seen = [function(X, digest, data, text)[1:] for _ in range(2)]
+        text.close()
+        outcomes.append([*seen, function(X, digest, data, text)[1:], digest.digest()])
+    assert outcomes[0] == outcomes[1]

@@ -9,8 +9,8 @@ object escapes, the replacement makes the calls again::
     return x * 2, report                      return out0, t0
 
 A call in `_LATER` is only recorded if its text contains a number that is not known yet, or if the
-buffer comes from outside, so that the state of the object is not known; nor is then what it
-returns, but capture can go on.
+object comes from outside, so that its state is not known; nor is then what the call returns, but
+capture can go on.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class RecordedCall:
 
 @final
 class RemadeValue(SymbolicValue):
-    """An object made inside, or a buffer from outside, to which only `_LATER` applies."""
+    """An object made inside, or one from outside, to which only `_LATER` applies."""
 
     __slots__ = ("object",)
 
@@ -315,6 +315,8 @@ def _is_late(tx: Interpreter, owner: RemadeValue, function: Any, args: Args, kwa
     kind = _LATER.get(type(owner.object), {}).get(function)
     if kind is None or kwargs or [arg.python_type() for arg in args] != list(kind):
         return False
+    if owner.source is not None and isinstance(owner.object, io.IOBase):
+        return not tx.wrap(owner.object.closed, owner.source.attribute("closed")).truth(tx)
     return (owner.source is not None or any(map(_is_open, args))
             or not {*tx.remade.late}.isdisjoint(_connected(tx.remade.calls, owner)))
 
@@ -324,15 +326,16 @@ def _is_open(value: SymbolicValue) -> bool:
 
 
 def _record_only(tx: Interpreter, owner: RemadeValue, function: str, args: Args) -> SymbolicValue:
-    """Leave a call to the replacement, which cannot fail there: the buffer is open."""
+    """Leave a call to the replacement, which cannot fail there: a buffer is open."""
     if owner.source is not None:
-        tx.wrap(owner.object.closed, owner.source.attribute("closed"))
         tx.effects.touch(owner)
     call = RecordedCall(function, args, {})
     tx.remade.calls.append(call)
     tx.remade.late.append(call)
     call.result = result = LateResult(owner)
-    return TextValue(tx, (result,)) if function == "getvalue" else result
+    is_text = function == "hexdigest" or (
+        function == "getvalue" and isinstance(owner.object, io.StringIO))
+    return TextValue(tx, (result,)) if is_text else result
 
 
 def _catch_up(tx: Interpreter, value: RemadeValue) -> None:
@@ -350,11 +353,6 @@ def _catch_up(tx: Interpreter, value: RemadeValue) -> None:
 
 # -- which objects --------------------------------------------------------------------------------
 
-
-_LATER: Final[dict[type, dict[Any, tuple[type, ...]]]] = {
-    io.StringIO: {"write": (str,), "getvalue": ()},
-}
-"""Methods that cannot fail for arguments of these types, and can be called later."""
 
 _READS: Final = frozenset({
     "__len__", "__getitem__", "__contains__", "__eq__", "getvalue", "tell", "digest", "hexdigest",
@@ -378,6 +376,15 @@ _KINDS: Final = frozenset({
     *_MAKERS, *(type(make()) for make in _HASHES), getattr(_OPENSSL, "HMAC", None),
     *map(type, (zlib.compressobj(), zlib.decompressobj(), csv.reader(()), csv.writer(io.StringIO()),
                 struct.Struct("i").iter_unpack(b"")))})
+
+
+_LATER: Final[dict[type, dict[Any, tuple[type, ...]]]] = {
+    io.StringIO: {"write": (str,), "getvalue": ()},
+    io.BytesIO: {"write": (bytes,), "getvalue": ()},
+    **{kind: {"update": (bytes,), "digest": (), "hexdigest": ()} for kind in map(
+        type, (hashlib.md5(), hashlib.blake2b(), hashlib.blake2s()))},
+}
+"""Methods that cannot fail for arguments of these types, and can be called later."""
 
 
 @constructor(*_MAKERS)
@@ -411,8 +418,8 @@ def _wrap_immutable(tx: Interpreter, obj: Any, source: Source | None) -> Symboli
     return RemadeValue(obj, source)
 
 
-@wraps(io.StringIO)
-def _wrap_buffer(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    assert source is not None
-    tx.guards.add(source, "type_is", io.StringIO)
+@wraps(*_LATER)
+def _wrap_outside(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    source = source or tx.tree.object(obj, f"<{type(obj).__name__}>")
+    tx.guards.add(source, "type_is", type(obj))
     return RemadeValue(obj, source)
