@@ -14,17 +14,19 @@ the kernel's prelude: ``weft_floor_div(a, b)``, ``weft_floor_mod(a, b)``; in Tri
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
 
-from weft.shapes.algebra.atoms import Applied, Atom, FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.algebra.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.algebra.expr import IntExpr, is_nonnegative, lower_bound
-from weft.shapes.algebra.rendering import grouped, python_function, render
+from weft.shapes.algebra.rendering import PYTHON, Text, grouped, render
 
 _SMALL = 2**31
 
 
 def python_text(value: IntExpr, names: Mapping[str, str] | None = None) -> str:
     """Python source; ``names`` maps symbol names to other text."""
-    return render(value, _spelling(names or {}, "//", "%", "min", "max", floors=True))
+    return render(value, {**PYTHON, Symbol: _named(names)} if names else PYTHON)
 
 
 def c_text(
@@ -40,7 +42,7 @@ def c_text(
     """
     if isinstance(value, int):
         return str(value) if abs(value) < _SMALL else f"{value}LL"
-    spelling = _spelling(names or {}, "/", "%", "weft_min", "weft_max")
+    spelling = _spelling(names or {}, "/", "weft_min", "weft_max")
     if named is not None:
         for kind in (FloorDiv, Mod, Min, Max):
             spelling[kind] = _renamed(spelling[kind], named)
@@ -48,55 +50,49 @@ def c_text(
 
 
 def _renamed(
-    spell: Callable[..., str], named: Callable[[Atom, str], str]
-) -> Callable[[Atom], str]:
-    return lambda atom: named(atom, spell(atom))
+    spell: Callable[[Any, Text], str], named: Callable[[Atom, str], str]
+) -> Callable[[Any, Text], str]:
+    return lambda atom, text: named(atom, spell(atom, text))
+
+
+def _named(names: Mapping[str, str]) -> Callable[[Symbol, Text], str]:
+    return lambda atom, text: names.get(atom.name, atom.name)
 
 
 def triton_text(value: IntExpr) -> str:
     """Triton source; integers there divide towards zero as in C."""
-    return render(value, _spelling({}, "//", "%", "tl.minimum", "tl.maximum", prefix="p."))
+    return render(value, _spelling({}, "//", "tl.minimum", "tl.maximum", "p."))
 
 
 def _spelling(
-    names: Mapping[str, str], divide: str, modulo: str, smallest: str, largest: str, *,
-    floors: bool = False, prefix: str = "weft_",
-) -> dict[type[Atom], Callable[..., str]]:
-    table: dict[type[Atom], Callable[..., str]] = {}
+    names: Mapping[str, str], divide: str, smallest: str, largest: str, prefix: str = "weft_"
+) -> dict[type[Atom], Callable[[Any, Text], str]]:
+    """The spelling in a language that divides towards zero; kernels receive the values of functions
+    without algebra."""
 
-    def text(value: IntExpr) -> str:
-        return render(value, table)
-
-    def division(operator: str, helper: str) -> Callable[[FloorDiv | Mod], str]:
-        def spell(atom: FloorDiv | Mod) -> str:
-            left, shift = (atom.left, 0) if floors else _made_nonnegative(atom)
-            right = text(atom.right)
-            if not floors and not (is_nonnegative(left) and is_nonnegative(atom.right)):
-                return f"{helper}({text(left)}, {right})"
-            shown = f"{grouped(left, text(left))}{operator}{grouped(atom.right, right)}"
+    def division(operator: str, helper: str) -> Callable[[FloorDiv | Mod, Text], str]:
+        def spell(atom: FloorDiv | Mod, text: Text) -> str:
+            left, shift = _made_nonnegative(atom)
+            if not (is_nonnegative(left) and is_nonnegative(atom.right)):
+                return f"{helper}({text(left)}, {text(atom.right)})"
+            shown = f"{grouped(left, text)}{operator}{grouped(atom.right, text)}"
             return f"({shown}-{shift})" if shift and isinstance(atom, FloorDiv) else f"({shown})"
 
         return spell
 
-    def nested(name: str) -> Callable[[Min | Max], str]:
-        def spell(atom: Min | Max) -> str:
-            first, *others = sorted(map(text, atom.args))
-            for other in others:
-                first = f"{name}({first}, {other})"
-            return first
+    def nested(name: str) -> Callable[[Min | Max, Text], str]:
+        def spell(atom: Min | Max, text: Text) -> str:
+            return reduce(lambda a, b: f"{name}({a}, {b})", sorted(map(text, atom.args)))
 
         return spell
 
-    table |= {
-        Symbol: lambda atom: names.get(atom.name, atom.name),
+    return {
+        Symbol: _named(names),
         FloorDiv: division(divide, f"{prefix}floor_div"),
-        Mod: division(modulo, f"{prefix}floor_mod"),
+        Mod: division("%", f"{prefix}floor_mod"),
         Min: nested(smallest),
         Max: nested(largest),
     }
-    if floors:  # kernels receive the values of such functions
-        table[Applied] = lambda atom: python_function(atom, text)
-    return table
 
 
 def _made_nonnegative(atom: FloorDiv | Mod) -> tuple[IntExpr, int]:

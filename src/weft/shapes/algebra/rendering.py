@@ -8,14 +8,17 @@ alike in every process.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from weft.shapes.algebra.atoms import Applied, Atom, FloorDiv, Max, Min, Mod, Monomial, Symbol
 
 if TYPE_CHECKING:
     from weft.shapes.algebra.expr import IntExpr
 
-Spelling = Mapping[type[Atom], Callable[..., str]]
+Text = Callable[["IntExpr"], str]
+Spelling = Mapping[type[Atom], Callable[[Any, Text], str]]
+"""How an atom of each kind is written; the second argument writes its operands."""
 
 
 def render(value: IntExpr, spell: Spelling | None = None) -> str:
@@ -23,47 +26,31 @@ def render(value: IntExpr, spell: Spelling | None = None) -> str:
     if isinstance(value, int):
         return str(value)
     spell = PYTHON if spell is None else spell
-    terms = [_render_term(m, c, spell) for m, c in value.terms.items()]
+    text = partial(render, spell=spell)
+    terms = [_render_term(m, c, spell, text) for m, c in value.terms.items()]
     terms.sort(key=lambda term: (term.startswith("-"), -term.count("*"), term))
-    text = terms[0] + "".join(t if t.startswith("-") else f"+{t}" for t in terms[1:])
-    return f"{text}{value.const:+d}" if value.const else text
+    made = terms[0] + "".join(t if t.startswith("-") else f"+{t}" for t in terms[1:])
+    return f"{made}{value.const:+d}" if value.const else made
 
 
-def _render_term(monomial: Monomial, coefficient: int, spell: Spelling) -> str:
-    factors = sorted(spell[type(atom)](atom) for atom in monomial)
+def _render_term(monomial: Monomial, coefficient: int, spell: Spelling, text: Text) -> str:
+    factors = sorted(spell[type(atom)](atom, text) for atom in monomial)
     if coefficient == -1:
         return "-" + "*".join(factors)
     return "*".join(factors if coefficient == 1 else [str(coefficient), *factors])
 
 
-def grouped(value: IntExpr, text: str) -> str:
-    """``text`` in parentheses unless ``value`` is one atom or a nonnegative int."""
+def grouped(value: IntExpr, text: Text) -> str:
+    """The value's text, in parentheses unless it is one atom or a nonnegative int."""
     bare = value >= 0 if isinstance(value, int) else value.atom is not None
-    return text if bare else f"({text})"
-
-
-def _python_binary(operator: str) -> Callable[[FloorDiv | Mod], str]:
-    def spell(atom: FloorDiv | Mod) -> str:
-        left, right = grouped(atom.left, render(atom.left)), grouped(atom.right, render(atom.right))
-        return f"({left}{operator}{right})"
-
-    return spell
-
-
-def _python_call(name: str) -> Callable[[Min | Max], str]:
-    return lambda atom: f"{name}({', '.join(sorted(map(render, atom.args)))})"
-
-
-def python_function(atom: Applied, text: Callable[[IntExpr], str]) -> str:
-    """Python source of a function without algebra; ``text`` spells its arguments."""
-    return atom.function.text.format(*(grouped(arg, text(arg)) for arg in atom.args))
+    return text(value) if bare else f"({text(value)})"
 
 
 PYTHON: Final[Spelling] = {
-    Symbol: lambda atom: atom.name,
-    FloorDiv: _python_binary("//"),
-    Mod: _python_binary("%"),
-    Min: _python_call("min"),
-    Max: _python_call("max"),
-    Applied: lambda atom: python_function(atom, render),
+    Symbol: lambda atom, text: atom.name,
+    FloorDiv: lambda atom, text: f"({grouped(atom.left, text)}//{grouped(atom.right, text)})",
+    Mod: lambda atom, text: f"({grouped(atom.left, text)}%{grouped(atom.right, text)})",
+    Min: lambda atom, text: f"min({', '.join(sorted(map(text, atom.args)))})",
+    Max: lambda atom, text: f"max({', '.join(sorted(map(text, atom.args)))})",
+    Applied: lambda atom, text: atom.function.text.format(*(grouped(a, text) for a in atom.args)),
 }
