@@ -9,6 +9,7 @@ import decimal
 import hashlib
 import io
 import json
+import logging
 import queue
 import struct
 import sys
@@ -18,6 +19,7 @@ from contextlib import redirect_stdout
 from copy import deepcopy
 from typing import Any
 
+import pytest
 import torch
 
 import weft
@@ -233,4 +235,31 @@ def test_objects_from_outside_are_changed_after_the_graph() -> None:
         seen = [function(X, digest, data, text)[1:] for _ in range(2)]
         text.close()
         outcomes.append([*seen, function(X, digest, data, text)[1:], digest.digest()])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_writes_and_log_records_keep_their_order() -> None:
+    text = io.StringIO()
+    logger = logging.getLogger("tests.of.remade")
+    logger.handlers, logger.propagate = [logging.StreamHandler(text)], False
+
+    def f(x: torch.Tensor, fails: bool) -> Result:
+        text.write("one ")
+        logger.warning("two")
+        text.write("three ")
+        seen = text.getvalue()
+        logger.warning("four")
+        if fails:
+            raise ValueError(3)
+        return x + 1, seen
+
+    outcomes = []
+    for function in (f, weft.compile(f, backend="eager")):
+        text.seek(0)
+        text.truncate()
+        seen = [function(X, False)[1] for _ in range(2)]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="3"):
+                function(X, True)
+        outcomes.append((seen, text.getvalue()))
     assert outcomes[0] == outcomes[1]

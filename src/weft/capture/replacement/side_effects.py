@@ -54,10 +54,12 @@ class SideEffects:
     def __len__(self) -> int:
         return len(self._touched)
 
-    def replay(self, emit: Emitter) -> None:
-        """Emit the statements that make all changes visible."""
+    def replay(self, emit: Emitter, last: Replayable | None = None) -> None:
+        """Emit the statements that make all changes visible, or those up to the last one."""
         for value in list(self._touched.values()):
             self.settle(value, emit)
+            if value is last:
+                return
 
     def settle(self, value: SymbolicValue, emit: Emitter) -> None:
         """Emit the changes of one object, unless that was done: early, if the next statement reads

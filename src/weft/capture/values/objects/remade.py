@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 
 
 @final
-class RecordedCall:
+class RecordedCall(SymbolicValue):
     """A call of a function, or of a method of the first argument, that the replacement makes
     again."""
 
     __slots__ = ("args", "function", "kwargs", "raises", "result")
 
     def __init__(self, function: Any, args: Args, kwargs: Kwargs) -> None:
+        super().__init__()
         self.function = function
         self.args = args
         self.kwargs = kwargs
@@ -79,7 +80,7 @@ class RecordedCall:
         given += [f"{name}={emit.value(arg)}" for name, arg in self.kwargs.items()]
         return f"{function}({', '.join(given)})"
 
-    def emit(self, emit: Emitter) -> None:
+    def replay(self, emit: Emitter) -> None:
         """The call as a statement."""
         if self.raises:
             with emit.block("try:"):
@@ -198,7 +199,7 @@ class RemadeValue(SymbolicValue):
         for call in _connected(emit.tx.remade.calls, self):
             if id(call) not in emit.settled:
                 emit.settled.add(id(call))
-                call.emit(emit)
+                call.replay(emit)
 
 
 def _connected(calls: list[RecordedCall], value: RemadeValue) -> list[RecordedCall]:
@@ -216,11 +217,12 @@ def _connected(calls: list[RecordedCall], value: RemadeValue) -> list[RecordedCa
 class LateResult(SymbolicValue):
     """What a call returns that is left to the replacement."""
 
-    __slots__ = ("found", "owner")
+    __slots__ = ("found", "origin", "owner")
 
-    def __init__(self, owner: RemadeValue) -> None:
+    def __init__(self, owner: RemadeValue, call: RecordedCall) -> None:
         super().__init__()
         self.owner = owner
+        self.origin = call
         self.found: Any = MISSING
 
     def text(self, tx: Interpreter) -> str:
@@ -229,7 +231,10 @@ class LateResult(SymbolicValue):
         return self.found  # type: ignore[no-any-return]
 
     def rebuild(self, emit: Emitter) -> str:
-        self.owner.replay(emit)
+        if self.owner.source is None:
+            self.owner.replay(emit)
+        else:
+            emit.tx.effects.replay(emit, last=self.origin)
         return emit.value(self)
 
 
@@ -327,12 +332,12 @@ def _is_open(value: SymbolicValue) -> bool:
 
 def _record_only(tx: Interpreter, owner: RemadeValue, function: str, args: Args) -> SymbolicValue:
     """Leave a call to the replacement, which cannot fail there: a buffer is open."""
-    if owner.source is not None:
-        tx.effects.touch(owner)
     call = RecordedCall(function, args, {})
+    if owner.source is not None:  # in order with other output
+        tx.effects.touch(call)
     tx.remade.calls.append(call)
     tx.remade.late.append(call)
-    call.result = result = LateResult(owner)
+    call.result = result = LateResult(owner, call)
     is_text = function == "hexdigest" or (
         function == "getvalue" and isinstance(owner.object, io.StringIO))
     return TextValue(tx, (result,)) if is_text else result
