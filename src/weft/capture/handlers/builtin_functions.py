@@ -251,14 +251,18 @@ def _globals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.frame.globals  # type: ignore[no-any-return]
 
 
-@rule(all)
-def _all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(all(item.truth(tx) for item in args[0].iterate(tx)))
+def _test(function: Any, answer: Callable[..., bool]) -> None:
+    """The rule of a function that tests its arguments."""
+    rule(function)(lambda tx, args, kwargs: boolean(answer(tx, *args)))
 
 
-@rule(any)
-def _any(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(any(item.truth(tx) for item in args[0].iterate(tx)))
+_test(all, lambda tx, items: all(item.truth(tx) for item in items.iterate(tx)))
+_test(any, lambda tx, items: any(item.truth(tx) for item in items.iterate(tx)))
+_test(operator.not_, lambda tx, value: not value.truth(tx))
+_test(operator.truth, lambda tx, value: value.truth(tx))
+_test(operator.is_, lambda tx, a, b: tx.same(a, b))
+_test(operator.is_not, lambda tx, a, b: not tx.same(a, b))
+_test(operator.contains, lambda tx, owner, item: owner.contains(tx, item))
 
 
 @rule(sum)
@@ -514,16 +518,6 @@ _unary(operator.pos, "__pos__")
 _unary(operator.invert, "__invert__")
 
 
-@rule(operator.not_)
-def _not(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(not args[0].truth(tx))
-
-
-@rule(operator.truth)
-def _truth(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(args[0].truth(tx))
-
-
 def _binary_rule(op: str) -> None:
     @rule(getattr(operator, op))
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -537,16 +531,6 @@ for _op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", 
     _binary_rule(_op)
 
 
-@rule(operator.is_)
-def _is(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(tx.same(args[0], args[1]))
-
-
-@rule(operator.is_not)
-def _is_not(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(not tx.same(args[0], args[1]))
-
-
 @rule(operator.getitem)
 def _getitem(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return args[0].getitem(tx, args[1])
@@ -556,11 +540,6 @@ def _getitem(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _setitem(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     args[0].setitem(tx, args[1], args[2])
     return NONE
-
-
-@rule(operator.contains)
-def _contains(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(args[0].contains(tx, args[1]))
 
 
 @rule(operator.index)

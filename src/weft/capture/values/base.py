@@ -27,6 +27,14 @@ Args = list["SymbolicValue"]
 Kwargs = dict[str, "SymbolicValue"]
 
 
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
+
+
 class SymbolicValue:
     """Stands for a Python object; its methods are the operations on the object."""
 
@@ -36,6 +44,9 @@ class SymbolicValue:
 
     kind: type
     """The object's type, if the family or each value has its own."""
+
+    original: Any = MISSING
+    """The existing Python object behind the value, if its family keeps it so (see `real`)."""
 
     is_constant = False
     """Whether `constant()` returns the Python object."""
@@ -64,7 +75,7 @@ class SymbolicValue:
 
     def real(self) -> Any:
         """The existing Python object behind the value, or `MISSING` if there is none."""
-        return MISSING
+        return self.original
 
     def dict_key(self, tx: Interpreter) -> Any:
         """A hashable object that compares as the real one does, to look it up in dictionaries."""
@@ -159,14 +170,6 @@ def drain(tx: Interpreter, iterator: SymbolicValue) -> Iterator[SymbolicValue]:
     while (item := iterator.next(tx)) is not None:
         tx.tick()
         yield item
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING = _Missing()
 
 
 class OutsideObject(SymbolicValue):

@@ -667,9 +667,6 @@ class ProxyValue(MethodTable):
         self.original = original
         self.contents = contents
 
-    def real(self) -> Any:
-        return self.original
-
     def truth(self, tx: Interpreter) -> bool:
         return self.contents.truth(tx)
 

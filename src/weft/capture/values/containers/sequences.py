@@ -294,9 +294,6 @@ class GrowingValue(SequenceValue):
         for item in items:
             (self._items if self._read is None else self.added).append(item)
 
-    def real(self) -> Any:
-        return self.original
-
     def m___setitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         self.setitem(tx, *args)
         return NONE

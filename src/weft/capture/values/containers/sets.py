@@ -77,9 +77,6 @@ class SetValue(ContainerMethods):
     def python_type(self) -> type:
         return self.cls
 
-    def real(self) -> Any:
-        return self.original
-
     @property
     def is_constant(self) -> bool:  # type: ignore[override]
         return self.cls is frozenset and all(i.is_constant for i in self.entries.values())

@@ -134,9 +134,6 @@ class FunctionValue(SymbolicValue):
         self.described: dict[str, SymbolicValue] = {}
         """Attributes of `_DESCRIPTION` that were set."""
 
-    def real(self) -> Any:
-        return self.original
-
     def dict_key(self, tx: Interpreter) -> Any:
         return self if self.original is MISSING else tx.identities.key(self, self.original)
 
@@ -475,9 +472,6 @@ class PartialValue(SymbolicValue):
         if self.original is not MISSING or name in ("func", "args", "keywords"):
             raise graph_break("unknown-operation", f"setting {name!r} of a partial")
         self.attributes.setitem(tx, constant(name), value)
-
-    def real(self) -> Any:
-        return self.original
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.function.call(tx, [*self.args, *args], {**self.keywords, **kwargs})

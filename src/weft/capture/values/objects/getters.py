@@ -53,9 +53,6 @@ class GetterValue(SymbolicValue):
         self.kwargs = kwargs
         self.original = original
 
-    def real(self) -> Any:
-        return self.original
-
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if len(args) != 1 or kwargs:
             text = f"{self.kind.__name__} expected 1 argument, got {len(args) + len(kwargs)}"

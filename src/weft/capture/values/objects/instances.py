@@ -123,9 +123,6 @@ class ObjectValue(SymbolicValue):
     def python_type(self) -> type:
         return self.cls
 
-    def real(self) -> Any:
-        return self.original
-
     def __repr__(self) -> str:
         return f"a {self.cls.__name__} object"
 

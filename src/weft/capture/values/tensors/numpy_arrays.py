@@ -156,9 +156,6 @@ class ArrayValue(SymbolicValue):
         kind: type = self.dtype.type if self.scalar else numpy.ndarray
         return kind
 
-    def real(self) -> Any:
-        return self.original
-
     def __repr__(self) -> str:
         return f"array {self.source}" if self.source is not None else "an array"
 

@@ -107,9 +107,6 @@ class TensorValue(SymbolicValue):
             return type(self.example)
         return torch.nn.Parameter if "_is_param" in self.example.__dict__ else torch.Tensor
 
-    def real(self) -> Any:
-        return self.original
-
     def __repr__(self) -> str:
         return f"tensor {self.source}" if self.source is not None else "a tensor"
 
