@@ -44,8 +44,7 @@ TABLE_OPERATORS: Final = 5
 """A formula with more operators takes longer to compute than to load."""
 
 MOVING: Final = frozenset({
-    aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default,
-    aten.unbind.int, aten.select.int, aten.flip.default, aten.roll.default, aten.narrow.default,
+    aten.slice.Tensor, aten.select.int, aten.flip.default, aten.roll.default,
     aten.constant_pad_nd.default, aten.cat.default,
 })
 """Operators that move elements to other points."""

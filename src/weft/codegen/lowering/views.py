@@ -283,25 +283,7 @@ def select(cx: LoweringContext, x: Value, dim: int, position: Any) -> Value:
     return x.view(cx.shape, Select(dim, cx.wrap_index(position, x.shape[dim])))
 
 
-@lowering(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.chunk.default)
-def split(cx: LoweringContext, x: Value, *args: Any, dim: int | None = None) -> list[Value]:
-    """All kinds of splitting: the results' shapes decide."""
-    unbind = cx.target is aten.unbind.int
-    if dim is None:
-        given = args[0:1] if unbind else args[1:2]
-        dim = given[0] if given else 0
-    dim = normalize_dim(dim, len(x.shape))
-    pieces: list[Value] = []
-    start: IntExpr = 0
-    for shape in cx.shapes:
-        size = 1 if unbind else shape[dim]
-        view = Select(dim, start) if unbind else Slice(dim, start, 1, size)
-        pieces.append(x.view(shape, view))
-        start = start + size
-    return pieces
-
-
-VIEWS: Final = frozenset({permute, transpose, t, reshape, expand, alias, slice_, select, split})
+VIEWS: Final = frozenset({permute, transpose, t, reshape, expand, alias, slice_, select})
 """The lowerings whose results are views where that is possible, whatever the elements are."""
 
 
