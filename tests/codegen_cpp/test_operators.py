@@ -4,9 +4,12 @@ interpreter.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
+import weft
 from tests.codegen_cpp.checking import builder, check, flat
 from weft.codegen.ir.dtypes import to_torch
 from weft.codegen.ir.loop_ir import Kernel, Node
@@ -110,3 +113,27 @@ def test_half_types_round_to_nearest_even_for_all_values(half: str) -> None:
     torch.testing.assert_close(buffers["o"], wide.to(dtype), rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(
         buffers["back"], wide.to(dtype).float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_trigonometric_functions_are_exact_to_four_ulp(dtype: torch.dtype) -> None:
+    """Also at multiples of pi/2 and near 1; zeros keep their signs (sin(-0) of float did not)."""
+    names = ("sin", "cos", "tan", "atan", "asin", "acos")
+    turns = torch.arange(-500, 500, dtype=dtype) * (math.pi / 2)
+    near = 1 - torch.exp2(-torch.linspace(0, 22, 999, dtype=dtype))
+    x = torch.cat([torch.linspace(-9, 9, 5000, dtype=dtype), turns, near, -near,
+                   torch.tensor([0.0, -0.0] * 40, dtype=dtype)])
+    small = x.abs() <= 1
+    wide, narrow = x, x[small]
+
+    def functions(wide, narrow):
+        return [getattr(torch, n)(narrow if n in ("asin", "acos") else wide) for n in names]
+
+    found, expected = weft.compile(functions)(wide, narrow), functions(wide, narrow)
+    exact = functions(wide.double(), narrow.double()) if dtype == torch.float32 else expected
+    for made, wanted, true in zip(found, expected, exact, strict=True):
+        step = torch.nextafter(true.to(dtype).abs(), torch.tensor(math.inf, dtype=dtype)).sub_(
+            true.to(dtype).abs())
+        assert ((made.double() - true.double()).abs() <= 4 * step).all()
+        zeros = wanted == 0
+        assert torch.equal(made[zeros].signbit(), wanted[zeros].signbit())

@@ -20,14 +20,12 @@ FUNCTION: Final = {"xor": "xor_"}
 """Operators whose C++ function has another name."""
 
 _MATH: Final = (
-    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "atan",
-    "tanh", "erf", "normal_cdf", "sigmoid", "floor", "ceil", "trunc", "round", "copysign",
+    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
+    "asin", "acos", "atan", "tanh", "erf", "normal_cdf", "sigmoid", "floor", "ceil", "trunc",
+    "round", "copysign",
 )
-_OF_DOUBLE: Final = ("atan",)
-"""What math.h has for float only."""
 _LIBRARY: Final = (
-    "tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2",
-    "hypot", "nextafter",
+    "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2", "hypot", "nextafter",
 )
 _INTEGER: Final = (
     "floordiv", "truncdiv", "mod", "fmod", "pow", "sign", "signbit", "isinf", "shl", "shr",
@@ -43,11 +41,8 @@ HEADER: Final[dict[str, str]] = {
 
 
 def headers_of(op: Op) -> frozenset[str]:
-    """The headers that have the C++ function of an operator; some of double are a library's."""
-    found = {HEADER[op.name]} if op.name in HEADER else set()
-    if op.name in _OF_DOUBLE and op.dtype == "f64":
-        found.add("library.h")
-    return frozenset(found)
+    """The headers that have the C++ function of an operator."""
+    return frozenset({HEADER[op.name]} if op.name in HEADER else ())
 
 
 REDUCTION: Final = {

@@ -1,4 +1,4 @@
-// Functions of libraries: one of double, and rarer ones of both types.
+// Functions of libraries.
 //
 // Whole vectors go through SLEEF, which is part of torch and gives eager's results, where torch exports it
 // (WEFT_SLEEF, see cpp_build.py); other vectors and scalars go lane by lane through libm.
@@ -45,12 +45,6 @@ template <class T, int L> constexpr bool in_sleef = false;
     else return map([](double x, double y) { return __builtin_##NAME(x, y); }, a, b);    \
   }
 
-// What math.h has for float.
-#define WEFT_OF_DOUBLE(NAME, ULP) \
-  WEFT_LIBRARY1(NAME, ULP)        \
-  WEFT_FV INLINE Vec<double, L, P> NAME(Vec<double, L, P> a) { return library_##NAME(a); }
-WEFT_OF_DOUBLE(atan, _u10)
-
 // What has no other form.
 #define WEFT_OF_BOTH1(NAME, ULP) \
   WEFT_LIBRARY1(NAME, ULP)       \
@@ -58,8 +52,7 @@ WEFT_OF_DOUBLE(atan, _u10)
 #define WEFT_OF_BOTH2(NAME, ULP) \
   WEFT_LIBRARY2(NAME, ULP)       \
   WEFT_TV INLINE Vec<T, L, P> NAME(Vec<T, L, P> a, Vec<T, L, P> b) { return library_##NAME(a, b); }
-WEFT_OF_BOTH1(tan, _u10) WEFT_OF_BOTH1(asin, _u10) WEFT_OF_BOTH1(acos, _u10) WEFT_OF_BOTH1(sinh, _u10)
-WEFT_OF_BOTH1(cosh, _u10) WEFT_OF_BOTH1(asinh, _u10) WEFT_OF_BOTH1(acosh, _u10) WEFT_OF_BOTH1(atanh, _u10)
+WEFT_OF_BOTH1(sinh, _u10) WEFT_OF_BOTH1(cosh, _u10) WEFT_OF_BOTH1(asinh, _u10) WEFT_OF_BOTH1(acosh, _u10) WEFT_OF_BOTH1(atanh, _u10)
 WEFT_OF_BOTH1(erfc, _u15) WEFT_OF_BOTH1(lgamma, _u10) WEFT_OF_BOTH2(atan2, _u10) WEFT_OF_BOTH2(hypot, _u05)
 WEFT_OF_BOTH2(nextafter, )
 

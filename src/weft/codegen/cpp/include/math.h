@@ -2,7 +2,7 @@
 //
 // Polynomials fitted for this file (minimax on the interval named beside each), evaluated with fma: those of float and
 // of double stand beside each other, as type_of<T>(float's, double's) or as overloads.
-// Arc tangent of double, and rarer functions of both types: see library.h.
+// Rarer functions: see library.h.
 #pragma once
 #include "core.h"
 
@@ -345,9 +345,10 @@ WEFT_FV INLINE F32<L, P> normal_cdf(F32<L, P> x) {
 // ---- sine and cosine ----------------------------------------------------------------------------
 
 template <class T, int L, int P> struct Quadrant { Vec<IntLike<T>, L, P> q; Vec<T, L, P> sine, cosine; };
-// pi/2 in three parts: n times the first two must be exact where there is no fused multiply-add.
+// pi/2 in three positive parts (so that -0 stays): n times the first two must be exact where there is no fused
+// multiply-add.
 #if defined(WEFT_AVX512) || defined(WEFT_AVX2)
-constexpr float HALF_PI[3] = {1.57079637f, -4.37113883e-8f, -1.71512489e-15f}, QUADRANT_LIMIT = 1e5f;
+constexpr float HALF_PI[3] = {1.57079625f, 7.54978942e-08f, 5.39030295e-15f}, QUADRANT_LIMIT = 1e5f;
 #else
 constexpr float HALF_PI[3] = {1.5703125f, 4.83751297e-4f, 7.54978995e-8f}, QUADRANT_LIMIT = 4096.0f;
 #endif
@@ -367,17 +368,22 @@ WEFT_FV INLINE F64<L, P> cosine_tail(F64<L, P> z) {
   return poly(z, 0.041666666666666664, -0.0013888888888887382, 2.480158729874307e-05, -2.7557317260008837e-07,
               2.0876143827993133e-09, -1.1382456778061306e-11);
 }
+// The quadrant of x (in the last bits of q), its number n, and x less n times the first part of pi/2.
+template <class T, int L, int P> struct Turn { Vec<IntLike<T>, L, P> q; Vec<T, L, P> n, near; };
+WEFT_TV INLINE Turn<T, L, P> quadrant_of(Vec<T, L, P> x) {
+  constexpr T start = type_of<T>(12582912.0f, 6755399441055744.0);
+  auto q = fma(x, type_of<T>(0.636619772f, 0.6366197723675814), all(x, start));
+  auto n = q - start;
+  return {as_int(q), n, fma(n, -type_of<T>(HALF_PI[0], HALF_PI_OF_DOUBLE[0]), x)};
+}
 // x = q pi/2 + r; sine and cosine of r, for |x| < QUADRANT_LIMIT.
 WEFT_TV INLINE Quadrant<T, L, P> quadrant(Vec<T, L, P> x) {
-  constexpr T start = type_of<T>(12582912.0f, 6755399441055744.0);
-  auto q = fma(x, type_of<T>(0.636619772f, 0.6366197723675814), all(x, start));  // with the quadrant in its last bits
-  auto n = q - start;
-  auto r = fma(n, -type_of<T>(HALF_PI[0], HALF_PI_OF_DOUBLE[0]), x);
-  r = fma(n, -type_of<T>(HALF_PI[1], HALF_PI_OF_DOUBLE[1]), r);
+  auto [q, n, near] = quadrant_of(x);
+  auto r = fma(n, -type_of<T>(HALF_PI[1], HALF_PI_OF_DOUBLE[1]), near);
   r = fma(n, -type_of<T>(HALF_PI[2], HALF_PI_OF_DOUBLE[2]), r);
   auto z = r * r;
   auto sine = fma(r * z, sine_tail(z), r);  // +0 for -0
-  return {as_int(q), as_float<T>(or_(as_int(sine), as_int(r) & SIGN<IntLike<T>>)), fma(z * z, cosine_tail(z), fma(z, T(-0.5), all(x, 1)))};
+  return {q, as_float<T>(or_(as_int(sine), as_int(r) & SIGN<IntLike<T>>)), fma(z * z, cosine_tail(z), fma(z, T(-0.5), all(x, 1)))};
 }
 WEFT_TV INLINE bool any_large(Vec<T, L, P> x) { return any_lane(not_(lt(abs(x), all(x, QUADRANT_LIMIT)))); }
 WEFT_TV INLINE Vec<T, L, P> pick(Quadrant<T, L, P> a, Vec<IntLike<T>, L, P> q) {  // sin(r + q pi/2)
@@ -397,16 +403,81 @@ WEFT_TV INLINE Vec<T, L, P> cos(Vec<T, L, P> x) {
   return pick(a, a.q + 1);
 }
 
-// ---- arc tangent --------------------------------------------------------------------------------
+// (tan(r) - r) / r^3 for z = r^2, |r| <= pi/4
+WEFT_FV INLINE F32<L, P> tan_tail(F32<L, P> z) {
+  return poly(z, 0.3333315551f, 0.1333883554f, 0.05340818316f, 0.02444147877f, 0.003101326758f, 0.009396633133f);
+}
+WEFT_FV INLINE F64<L, P> tan_tail(F64<L, P> z) {
+  return poly(z, 0.3333333333333278, 0.13333333333414388, 0.05396825392677841, 0.021869489606397577,
+              0.008863219200262574, 0.0035922887602052125, 0.001454759863355008, 0.0005950569214588678,
+              0.0002224025064950156, 0.00013647929496233738, -2.632142817583195e-05, 8.939309662955974e-05,
+              -4.484466524211292e-05, 2.0855600881943645e-05);
+}
+// As sine and cosine, but by r + low: the slope is up to 2.
+WEFT_TV INLINE Vec<T, L, P> tan(Vec<T, L, P> x) {
+  if (__builtin_expect(any_large(x), 0))
+    return map([](T y) { return same<T, float> ? (T)__builtin_tanf(y) : (T)__builtin_tan(y); }, x);
+  auto [q, n, near] = quadrant_of(x);
+  const auto second = all(x, type_of<T>(HALF_PI[1], HALF_PI_OF_DOUBLE[1])), turned = n * second;
+  auto r = near - turned, low = near - r - turned - fma(n, second, neg(turned));
+  low = fma(n, -type_of<T>(HALF_PI[2], HALF_PI_OF_DOUBLE[2]), low);
+  auto z = r * r;
+  auto t = copysign(r + fma(r * z, tan_tail(z), fma(low, z, low)), r);  // -0 for -0
+  return where(eq(q & 1, all(q, 0)), t, neg(reciprocal(t)));
+}
 
-WEFT_FV INLINE F32<L, P> atan(F32<L, P> x) {
-  auto a = abs(x);
-  auto steep = gt(a, all(x, 2.41421356f)), middle = gt(a, all(x, 0.414213562f));
-  auto t = where(steep, neg(reciprocal(a)), where(middle, (a - 1.0f) / (a + 1.0f), a));
-  auto base = where(steep, all(x, 1.57079633f), where(middle, all(x, 0.785398163f), all(x, 0.0f)));
+// ---- inverse functions --------------------------------------------------------------------------
+
+// (atan(t) - t) / t^3 for z = t^2, |t| <= tan(pi/8)
+WEFT_FV INLINE F32<L, P> atan_tail(F32<L, P> z) {
+  return poly(z, -0.3333333251f, 0.1999990433f, -0.1428201597f, 0.1104475287f, -0.08476409446f, 0.04743960073f);
+}
+WEFT_FV INLINE F64<L, P> atan_tail(F64<L, P> z) {
+  return poly(z, -0.33333333333333326, 0.19999999999997095, -0.14285714285316417, 0.11111111083747945,
+              -0.09090907986322455, 0.07692279229807449, -0.06666175515603227, 0.05876529765392091, -0.0521530596193281,
+              0.04491249037156686, -0.033195329718166675, 0.014919188717666341);
+}
+WEFT_TV INLINE Vec<T, L, P> atan(Vec<T, L, P> x) {
+  auto a = abs(x), one = all(x, 1), zero = all(x, 0);
+  auto steep = gt(a, all(x, T(2.4142135623730950))), middle = gt(a, all(x, T(0.41421356237309505)));
+  auto t = where(steep, neg(one), where(middle, a - one, a)) / where(steep, a, where(middle, a + one, one));
+  auto base = where(steep, all(x, T(1.5707963267948966)), where(middle, all(x, T(0.78539816339744831)), zero));
   auto z = t * t;
-  auto p = poly(z, -0.3333333251f, 0.1999990433f, -0.1428201597f, 0.1104475287f, -0.08476409446f, 0.04743960073f);
-  return copysign(base + fma(t * z, p, t), x);
+  auto more = fma(base, type_of<T>(-2.782753e-8f, 3.898171832519376e-17), fma(t * z, atan_tail(z), t));
+  return copysign(base + more, x);  // the base is rounded
+}
+
+// (asin(t) - t) / t^3 for z = t^2 <= 0.5625^2
+WEFT_FV INLINE F32<L, P> asin_tail(F32<L, P> z) {
+  return poly(z, 0.1666662991f, 0.07502160221f, 0.0442234166f, 0.03406530619f, 0.006587543059f, 0.04764227197f);
+}
+WEFT_FV INLINE F64<L, P> asin_tail(F64<L, P> z) {
+  return poly(z, 0.16666666666670313, 0.07499999999110415, 0.04464285790088894, 0.030381911962768363,
+              0.02237297803433281, 0.01733954463277957, 0.014108236896191808, 0.010479540560642151, 0.01533313397049812,
+              -0.0115245868957488, 0.0546206137500518, -0.062494905710566526, 0.05582517974567403);
+}
+// asin(t) for t = |x| up to 0.5625, else of t = sqrt((1 - |x|) / 2), with which asin(|x|) = pi/2 - 2 asin(t).
+template <class T, int L, int P> struct Arc { Vec<bool, L, P> large; Vec<T, L, P> of_t; };
+WEFT_TV INLINE Arc<T, L, P> arc(Vec<T, L, P> x) {
+  auto a = abs(x);
+  auto large = gt(a, all(x, T(0.5625)));
+  auto z = where(large, fma(a, T(-0.5), all(x, T(0.5))), a * a);
+  auto t = where(large, sqrt(z), a);
+  return {large, fma(t * z, asin_tail(z), t)};
+}
+// Half of pi, and what is left of it; pi is twice as much.
+WEFT_TV INLINE Vec<T, L, P> from_right_angle(Vec<T, L, P> y) {
+  return all(y, type_of<T>(1.57079637f, 1.5707963267948966)) - (y + type_of<T>(4.37113883e-8f, -6.123233995736766e-17));
+}
+WEFT_TV INLINE Vec<T, L, P> asin(Vec<T, L, P> x) {
+  auto y = arc(x);
+  return copysign(where(y.large, from_right_angle(y.of_t + y.of_t), y.of_t), x);
+}
+WEFT_TV INLINE Vec<T, L, P> acos(Vec<T, L, P> x) {
+  auto y = arc(x);
+  auto negative = lt(x, all(x, 0)), twice = y.of_t + y.of_t;
+  auto small = from_right_angle(copysign(y.of_t, x)), half = from_right_angle(y.of_t);
+  return where(y.large, where(negative, half + half, twice), small);
 }
 
 }  // namespace weft
