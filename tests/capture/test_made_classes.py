@@ -9,7 +9,7 @@ import enum
 import functools
 import sys
 import weakref
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import pytest
 import torch
@@ -520,3 +520,50 @@ def test_metaclasses_of_the_program_make_classes() -> None:
                 type(Wide) is Tagging, bool(Config))
 
     check(program, (torch.ones(2),))
+
+
+def test_numbers_and_tensors_as_attributes_of_a_class() -> None:
+    def f(x: torch.Tensor, n: int) -> Any:
+        class Scaled:
+            size = n
+            weight = x * 2
+            both = (n, x.shape[0])
+
+            def scaled(self, by: int) -> torch.Tensor:
+                return self.weight * self.size * by + self.both[1]
+
+            twice = functools.partialmethod(scaled, 2)
+
+        class More(Scaled):
+            size = n + 1
+
+        @dataclasses.dataclass
+        class Settings:
+            steps: int = n
+            rate: float = n * 0.5
+
+        more, settings = More(), Settings()
+        more.size += 1
+        same = Scaled().weight is Scaled.weight
+        return more.twice(), Scaled.size, More.size, more.size, same, settings.rate, settings.steps
+
+    check(f, (X, 3), (X, 4), (X, 5), breaks=0)
+
+
+def test_generic_and_typed_dictionary_statements() -> None:
+    kind = TypeVar("kind")
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        class Box(Generic[kind]):
+            def __init__(self, value: Any) -> None:
+                self.value = value
+
+        class Options(TypedDict):  # type: ignore[misc]
+            __annotations__ = {"rate": float}
+
+        options: Any = {"rate": 0.5}
+        names = [cls.__name__ for cls in Box.__mro__]
+        return (Box(x).value * options["rate"], names, Options(rate=n), Options.__total__,
+                Box.__parameters__ == (kind,))  # type: ignore[attr-defined]
+
+    check(f, (X, 3), (X, 3), breaks=0 if sys.version_info < (3, 13) else None)

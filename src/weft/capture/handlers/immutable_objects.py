@@ -12,6 +12,7 @@ import decimal
 import json
 import re
 import struct
+import typing
 import uuid
 import warnings
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +35,7 @@ _WITH_FLAGS: Final[tuple[Any, ...]] = (
 _FUNCTIONS: Final[tuple[Any, ...]] = (
     *_WITH_FLAGS, json.dumps, json.loads, re.escape, struct.calcsize, struct.pack, struct.unpack,
     struct.unpack_from, struct.iter_unpack, uuid.UUID.__str__, ast.literal_eval,
+    *(one for name, one in vars(typing).items() if name.startswith("_collect_")),
 )
 
 

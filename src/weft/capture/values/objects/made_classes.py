@@ -38,12 +38,14 @@ from weft.capture.values.constant import (
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.containers.sets import SetValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS, OBJECT_METHODS
 from weft.capture.values.objects.cell import CellValue
 from weft.capture.values.objects.classes import ClassValue, SuperValue
 from weft.capture.values.objects.descriptors import DescriptorValue
 from weft.capture.values.objects.functions import FunctionValue, rule
 from weft.capture.values.objects.instances import ObjectValue
+from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from weft.capture.frame import Program
@@ -143,7 +145,8 @@ def new_class(metaclass: type, name: str, bases: tuple[type, ...],
     """Make a class as a `class` statement does, but run no code of the program: that of metaclasses
     and `__init_subclass__` is interpreted."""
     if metaclass not in _METACLASSES or tells:
-        made: Any = type.__new__(metaclass, name, (_Untold,) if tells else bases, dict(items))
+        untold = _Untold if any(base.__dictoffset__ for base in bases) else _UntoldWithoutDict
+        made: Any = type.__new__(metaclass, name, (untold,) if tells else bases, dict(items))
         if tells:
             _SET_BASES(made, bases)
         return made
@@ -157,6 +160,12 @@ class _Untold:
     """A base that a class is made with whose own bases would be told of it."""
 
 
+class _UntoldWithoutDict:
+    """The same for bases such as `Generic`, whose instances have no dictionary."""
+
+    __slots__ = ()
+
+
 _SET_BASES: Final = type.__dict__["__bases__"].__set__
 
 
@@ -168,12 +177,15 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     body, name, *bases = args
     if not isinstance(body, FunctionValue):
         raise graph_break("unknown-operation", "a class whose body is no function")
+    written, bases = bases, _replaced_bases(tx, bases)
     metaclass = _metaclass(bases, kwargs)
     frame = body.frame(tx, [], {})
     if metaclass is enum.EnumMeta and _has_duplicates(frame.program):
         raise graph_break("unknown-operation", "an enumeration that defines a name twice")
     tx.run(frame)
     namespace = {key: tx.force(value) for key, value in frame.locals.items()}
+    if bases is not written:
+        namespace["__orig_bases__"] = TupleValue(written)
     keywords = {key: value for key, value in kwargs.items() if key != "metaclass"}
     if metaclass in _METACLASSES:
         return make_class(tx, metaclass, name.constant(), bases, namespace, keywords)
@@ -182,6 +194,20 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         given.setitem(tx, constant(key), value)
     maker = tx.wrap_fixed(metaclass, metaclass.__name__)
     return maker.call(tx, [name, TupleValue(bases), given], keywords)
+
+
+def _replaced_bases(tx: Interpreter, bases: Args) -> Args:
+    """The classes that bases such as `Generic[T]` stand for; the list itself if all are classes."""
+    if all(isinstance(base, ClassValue) for base in bases):
+        return bases
+    objects = tuple(base.real() for base in map(tx.force, bases))
+    entries: list[Any] = []
+    for one in objects:
+        replace = None if isinstance(one, type) else getattr(one, "__mro_entries__", None)
+        if replace is not None and "typing" not in (one.__module__, type(one).__module__):
+            return bases  # code of the program
+        entries += replace(objects) if replace is not None else [one]
+    return [tx.wrap_fixed(one, getattr(one, "__name__", "base")) for one in entries]
 
 
 @rule(type.__new__)
@@ -258,7 +284,7 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
     named = [key for key, obj in stand_ins.items() if _has_set_name(obj)]
     recipe.late = [*named, *(key for key, value in namespace.items()
                             if isinstance(value, ObjectValue) and key not in named)]
-    _check_attributes(name, classes, stand_ins, recipe.late)
+    _check_attributes(recipe, classes, stand_ins)
     items = tuple((key, obj) for key, obj in stand_ins.items() if key not in recipe.late)
     model = _model(tx, recipe, classes, items)
     made = register(tx, model, recipe)
@@ -313,9 +339,14 @@ def _check_enumeration(classes: tuple[type, ...], namespace: Namespace) -> None:
 
 
 def _check_attributes(
-    name: str, classes: tuple[type, ...], stand_ins: dict[str, Any], late: list[str]
+    recipe: MadeClass, classes: tuple[type, ...], stand_ins: dict[str, Any]
 ) -> None:
     """Break the graph if setting attributes late would make another class."""
+    name, late = recipe.name, recipe.late
+    if issubclass(recipe.metaclass, abc.ABCMeta) and any(
+            type_lookup(type(stand_ins[key]), "__isabstractmethod__") is not MISSING
+            for key in late):
+        raise graph_break("unknown-operation", f"the class {name}, parts of which may be abstract")
     if any(isinstance(obj, dataclasses.Field) and _has_set_name(obj.default)
            for obj in stand_ins.values()):
         raise graph_break("unknown-operation", f"the class {name}, a field of which tells its name")
@@ -387,6 +418,8 @@ def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     if make is None:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
     made = tx.classes.stand_ins[value] = make(tx, value)
+    if isinstance(value, SymbolicNumberValue):  # as what the class keeps
+        value = SymbolicNumberValue(tx, value.example, kind=value.numpy_type)
     tx.outside.remember(made, value)
     return made
 
@@ -412,8 +445,6 @@ def _descriptor(tx: Interpreter, value: Any) -> Any:
 def _object(tx: Interpreter, value: Any) -> Any:
     if value.contents is not None or type_lookup(value.cls, "__new__") is not object.__new__:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
-    if type_lookup(value.cls, "__isabstractmethod__") is not MISSING:
-        raise graph_break("unknown-operation", f"{value!r}, which may be abstract, in a class")
     made = object.__new__(value.cls)
     for key, item in value.attributes.pairs(tx):
         object.__setattr__(made, key.constant(), stand_in(tx, item))
@@ -422,10 +453,15 @@ def _object(tx: Interpreter, value: Any) -> Any:
     return made
 
 
-_STAND_INS: Final[tuple[tuple[type, Callable[[Any, Any], Any]], ...]] = (
+class _StandIn:
+    """What stands for a number or tensor that is not known while capturing."""
+
+
+_STAND_INS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
     (FunctionValue, _function),
     (DescriptorValue, _descriptor),
     (ObjectValue, _object),
+    (SymbolicNumberValue | TensorValue, lambda tx, value: _StandIn()),
     (ListValue, lambda tx, value: [stand_in(tx, item) for item in value.all(tx)]),
     (TupleValue, lambda tx, value: tuple(stand_in(tx, item) for item in value.all(tx))),
     (SetValue, lambda tx, value: {stand_in(tx, item) for item in value.entries.values()}),
