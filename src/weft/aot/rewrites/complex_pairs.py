@@ -13,7 +13,6 @@ they are an input, an output, or an operand of a library call (a matrix product,
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any, Final, final
 
@@ -65,15 +64,12 @@ class _Splitter:
         self.parts: dict[Node, Parts] = {}
         self.joined: dict[Node, Node] = {}
         """Complex tensors in memory: the node itself, or the one assembled from its parts."""
-        self.lists: dict[Node, list[Any]] = {}
         self.origin: Node
         """The node that is being visited."""
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
         """Append an operator before the node that is being visited."""
-        return self._like_origin(self.tensors.emit(op, *args, **kwargs))
-
-    def _like_origin(self, node: Node) -> Node:
+        node = self.tensors.emit(op, *args, **kwargs)
         node.meta = {**self.origin.meta, "val": node.meta["val"]}
         return node
 
@@ -82,11 +78,9 @@ class _Splitter:
     def visit(self, node: Node) -> None:
         """Replace a node that reads or computes complex tensors."""
         self.origin = node
-        if node.target is operator.getitem and node.args[0] in self.lists:
-            self._pick(node)
-        elif not (_is_complex(node) or any(map(_is_complex, node.all_input_nodes))):
+        if not (_is_complex(node) or any(map(_is_complex, node.all_input_nodes))):
             return
-        elif node.op == "output":
+        if node.op == "output":
             node.args = map_arg(node.args, self._in_memory)
         elif node.op == "call_function" and not self._applies(node):
             self._keep(node)
@@ -122,19 +116,8 @@ class _Splitter:
     def _replace(self, node: Node, made: Any) -> None:
         if isinstance(made, Parts):
             self.parts[node] = made
-        elif isinstance(made, list):
-            self.lists[node] = made
         else:
             node.replace_all_uses_with(self._lay_out(made.value, node))
-
-    def _pick(self, node: Node) -> None:
-        """An item of a list of complex tensors."""
-        real, imag, i = self.lists[node.args[0]][node.args[1]]  # type: ignore[index]
-        items = (
-            self.tensors.append_known(operator.getitem, (part, i), {}, part.meta["val"][i])
-            for part in (real, imag)
-        )
-        self.parts[node] = Parts(*(Real(self.emit, self._like_origin(item)) for item in items))
 
     def _lay_out(self, made: Node, node: Node) -> Node:
         """A result with the strides that the graph promises."""

@@ -305,8 +305,6 @@ def _same_for_both_parts(*values: int) -> Rule:
             own = [_part(a, k) if i in values else _plain(a) for i, a in enumerate(given)]
             results.append(cx.emit(cx.op, *own, **kwargs))
         real, imag = results
-        if isinstance(real.meta["val"], (list, tuple)):
-            return [(real, imag, i) for i in range(len(real.meta["val"]))]
         return Parts(Real(cx.emit, real), Real(cx.emit, imag))
 
     return apply
@@ -342,7 +340,7 @@ def _overloads(names: Sequence[str]) -> list[OpOverload]:
 VIEWS: Final = _overloads((
     "view", "_unsafe_view", "reshape", "permute", "transpose.int", "t", "expand", "unsqueeze",
     "squeeze", "squeeze.dim", "squeeze.dims", "select.int", "slice.Tensor", "diagonal", "unfold",
-    "alias", "detach", "split.Tensor", "split_with_sizes", "unbind.int",
+    "alias", "detach",
 ))
 """Operators that show the memory of a complex tensor in another form."""
 
