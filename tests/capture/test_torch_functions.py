@@ -355,3 +355,26 @@ def test_methods_that_ask_for_the_memory_or_the_object():
         return y, same, y.__hash__() == hash(y), y.__sizeof__() > 0
 
     check(f, (torch.ones(3),), breaks=None)
+
+
+def _largest(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    buffer.copy_(torch.maximum(buffer, x))
+    return buffer.sum()
+
+
+def test_operators_that_write_are_kept_where_tensors_have_no_versions():
+    """In inference mode, `aten.mul_.Tensor` and operators of the program that write were dropped if
+    their results were not used."""
+    operator = torch.library.custom_op("weft_test::largest", _largest, mutates_args=("buffer",))
+    operator.register_fake(lambda buffer, x: buffer.new_empty(()))
+
+    def f(x):
+        y = x * 1
+        torch.ops.aten.mul_.Tensor(y, 2)
+        torch.ops.aten.add_(y, 1)
+        operator(y, x + 5)
+        torch.ops.weft_test.largest(y[:2], x[:2] + 6)
+        return y
+
+    with torch.inference_mode():
+        check(f, (torch.ones(3),), graphs=1)

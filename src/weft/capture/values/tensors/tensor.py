@@ -21,6 +21,8 @@ from weft._torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    OpOverload,
+    OpOverloadPacket,
     disabled_torch_function,
     is_functorch_wrapped_tensor,
     pytree,
@@ -391,14 +393,15 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
         result, by_python, changed = _evaluated(tx, op, target, fakes, named_fakes)
     given = (*args, *kwargs.values())
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
-    if same is not None and not changed and not _in_place(target):
+    writes = changed or _writes(target)
+    if same is not None and not writes and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
     _note_data(tx, node, result)
     if by_python:
         node.meta["python_dispatcher"] = True
     updates = _updates_statistics(_name(target), fakes, named_fakes)
-    if changed or updates or result is None or same is not None:
+    if writes or updates or result is None or same is not None:
         node.meta["effect"] = True
         writable = fakes[:1] if target is operator.setitem else [*fakes, *named_fakes.values()]
         node.meta["counted"] = not updates and changed and not any(map(_is_uncounted, writable))
@@ -578,6 +581,14 @@ def _in_place(target: Any) -> bool:
     compare."""
     name = _name(target)
     return name.endswith("_") or (name.startswith("i") and name in vars(operator))
+
+
+def _writes(target: Any) -> bool:
+    """Whether an operator's schema says that it writes to arguments: versions do not tell it in
+    inference mode and below autograd."""
+    if isinstance(target, OpOverloadPacket):
+        return all(_writes(getattr(target, name)) for name in target.overloads())
+    return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
 def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> bool:
