@@ -34,7 +34,7 @@ from weft.shapes.algebra.floats import (
     number_symbols,
 )
 from weft.shapes.algebra.intervals import INF
-from weft.shapes.algebra.layout import Layout
+from weft.shapes.algebra.layout import is_non_overlapping_and_dense
 from weft.shapes.algebra.relation import (
     EQ,
     GE,
@@ -255,14 +255,9 @@ class ShapeContext:
         self.floats.has_floats = True
         return SymNode(self, value, float)
 
-    def layout_node(
-        self, question: Layout, sizes: tuple[IntExpr, ...], strides: tuple[IntExpr, ...]
-    ) -> SymNode:
-        """The answer to a question about a tensor's layout; cached, because it is asked often."""
-        key = (question, sizes, strides)
-        condition = self.memo.layouts.get(key)
-        if condition is None:
-            condition = self.memo.layouts[key] = question(sizes, strides, self._rank)
+    def dense_node(self, sizes: tuple[IntExpr, ...], strides: tuple[IntExpr, ...]) -> SymNode:
+        """Whether a tensor of these sizes and strides has neither gaps nor overlaps."""
+        condition = is_non_overlapping_and_dense(sizes, strides, self._rank)
         return self.bool_node(self._for_large_sizes(condition))
 
     def _for_large_sizes(self, condition: Condition) -> Condition:

@@ -72,8 +72,6 @@ class NodeMemo:
     """Sums, differences and products, by operation and operands."""
     comparisons: dict[tuple[str, SymNode, SymNode], Condition] = field(default_factory=dict)
     """Comparisons, without the answers, which may change as facts are learned."""
-    layouts: dict[tuple[object, ...], Condition] = field(default_factory=dict)
-    """Questions about layouts, without the answers."""
 
 
 @final

@@ -77,19 +77,6 @@ def _comparison(op: str) -> Binary:
     return lambda self, other: self._compare(op, other)
 
 
-def _layout(
-    question: layout.Layout
-) -> Callable[[SymNode, Sequence[SymNode], Sequence[SymNode]], SymNode]:
-    """A question about a tensor of these sizes and strides."""
-
-    def method(self: SymNode, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
-        size_values = tuple([node.value for node in sizes])
-        stride_values = tuple([node.value for node in strides])
-        return self.shape_env.layout_node(question, size_values, stride_values)
-
-    return method
-
-
 @final
 class SymNode:
     """A symbolic int, float or bool (``pytype``) in the protocol of PyTorch's symbolic numbers."""
@@ -456,18 +443,12 @@ class SymNode:
 
     # -------------------------------------------------------------------- layouts
 
-    is_contiguous = _layout(layout.is_contiguous)
-    is_channels_last_contiguous_2d = _layout(layout.is_channels_last_contiguous_2d)
-    is_channels_last_contiguous_3d = _layout(layout.is_channels_last_contiguous_3d)
-    is_channels_last_strides_2d = _layout(layout.is_channels_last_strides_2d)
-    is_channels_last_strides_3d = _layout(layout.is_channels_last_strides_3d)
-    is_non_overlapping_and_dense = _layout(layout.is_non_overlapping_and_dense)
-
-    def is_non_overlapping_and_dense_indicator(
+    def is_non_overlapping_and_dense(
         self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
     ) -> SymNode:
-        dense = self.is_non_overlapping_and_dense(sizes, strides)
-        return self.shape_env.int_node(int(dense.guard_bool()))
+        """Of a tensor of these sizes and strides, some of which depend on data."""
+        return self.shape_env.dense_node(
+            tuple([node.value for node in sizes]), tuple([node.value for node in strides]))
 
 
 def _math_method(op: str) -> Callable[[SymNode], SymNode]:
@@ -557,7 +538,7 @@ def is_row_major(tensor: torch.Tensor) -> bool:
         return tensor.is_contiguous()
     values = [expr_of(n) for n in sizes]
     of, steps = values[: tensor.dim()], values[tensor.dim() :]
-    condition = layout.is_contiguous(of, steps, lambda value: 0)
+    condition = layout.is_contiguous(of, steps)
     decided: bool | None = symbolic.node.shape_env.decide(condition)
     return decided is True
 
