@@ -208,6 +208,16 @@ def test_queue_and_locks_made_inside() -> None:
     whole(f, X)
 
 
+def test_comparisons_with_constants_on_the_other_side() -> None:
+    def f(x: torch.Tensor) -> Result:
+        data, numbers = bytearray(b"b"), array.array("i", [1])
+        return (x, b"b" == data, data == b"b", data in [b"b"], b"a" < data, b"b" != data,
+                numbers == array.array("i", [1]), numbers == [1], io.StringIO() == "", b"c" + data,
+                data.split(b"x"), bytearray().join([data, data]))
+
+    whole(f, X)
+
+
 def test_functions_that_read_and_write_buffers() -> None:
     def f(x: torch.Tensor, n: int) -> Result:
         data = bytearray(struct.pack("<4sH", b"WEFT", n) + bytes(4))

@@ -180,9 +180,11 @@ class RemadeValue(SymbolicValue):
         return None if found.is_constant and found.constant() is None else found
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if reflected:
+            op = _MIRRORED.get(op, "")
         name = f"__{dunder(op)}__"
         found = type_lookup(type(self.object), name)
-        if reflected or found is MISSING or found is vars(object).get(name):
+        if found is MISSING or found is vars(object).get(name):
             return None
         result = make_call(tx, name, [self, other], {})
         refused = result.is_constant and result.constant() is NotImplemented
@@ -200,6 +202,9 @@ class RemadeValue(SymbolicValue):
             if id(call) not in emit.settled:
                 emit.settled.add(id(call))
                 call.replay(emit)
+
+
+_MIRRORED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
 def _connected(calls: list[RecordedCall], value: RemadeValue) -> list[RecordedCall]:
@@ -261,7 +266,7 @@ def make_call(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sym
 
 def _fixed(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     """The value of an argument as it is now."""
-    if isinstance(value, RemadeValue):
+    if isinstance(value, RemadeValue | _Snapshot):
         return value
     obj = python_object(tx, value)
     if obj is MISSING:
