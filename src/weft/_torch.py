@@ -63,6 +63,9 @@ from torch._C import _exit_dual_level as exit_dual_level
 
 # capture.state, capture.handlers: the module of torch.func's C functions.
 from torch._C import _functorch as functorch
+
+# shapes.fakes: the node of a known bool, which nodes of ragged sizes give.
+from torch._C import _get_constant_bool_symnode as constant_bool_node
 from torch._C import _get_deterministic_algorithms as get_deterministic_algorithms
 from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
 from torch._C import _get_tracing_state as get_tracing_state

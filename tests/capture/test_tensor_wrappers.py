@@ -159,8 +159,10 @@ def jagged(*lengths: int) -> torch.Tensor:
     return torch.nested.nested_tensor(rows, layout=torch.jagged)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nested_tensors_of_changing_lengths(backend: str) -> None:
+@pytest.mark.parametrize(("backend", "dynamic"), [
+    ("eager", None), ("eager", True), ("aot_eager", None), ("inductor", None)])
+def test_nested_tensors_of_changing_lengths(backend: str, dynamic: bool | None) -> None:
+    """All sizes symbolic: strides are products of ragged and symbolic sizes."""
     weft.reset()
     layer = torch.nn.Linear(8, 6)
 
@@ -171,7 +173,7 @@ def test_nested_tensors_of_changing_lengths(backend: str) -> None:
         loss.backward()
         return nt * 2, loss, (made + made).values(), nt.shape[2]
 
-    compiled = weft.compile(f, backend=backend)
+    compiled = weft.compile(f, backend=backend, dynamic=dynamic)
     for n in (2, 3, 4, 5):
         results = []
         for call in (f, compiled):
@@ -179,7 +181,7 @@ def test_nested_tensors_of_changing_lengths(backend: str) -> None:
             doubled, *rest = call(jagged(n, 1, 3), torch.ones(n, 8))
             results.append([doubled.values(), doubled.offsets(), *rest, layer.weight.grad])
         torch.testing.assert_close(results[1], results[0])
-    assert weft.stats()["graph_breaks"] == 0 and weft.stats()["graphs"] == 2
+    assert weft.stats()["graph_breaks"] == 0 and weft.stats()["graphs"] <= 2
 
 
 def test_ragged_sizes_are_compared_again_in_later_calls() -> None:

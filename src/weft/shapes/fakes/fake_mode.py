@@ -15,7 +15,6 @@ with symbolic as with static sizes::
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -26,7 +25,6 @@ import torch
 from weft._torch import (
     FakeTensor,
     FakeTensorMode,
-    NestedIntNode,
     OpOverload,
     are_functorch_transforms_active,
     in_kernel_invocation,
@@ -40,7 +38,7 @@ from weft.shapes.fakes.operator_rules import OPERATOR_RULES
 from weft.shapes.fakes.result_memo import MISSING, CallReader, ResultMemo
 from weft.shapes.fakes.without_dynamo import initialise
 from weft.shapes.fakes.without_sympy import python_kernels, without_sympy
-from weft.shapes.fakes.wrappers import keep_nested_dummy_real
+from weft.shapes.fakes.wrappers import keep_nested_dummy_real, ragged_size
 from weft.shapes.symnode import SizesAskedError, SymNode
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ _SIZE_QUESTIONS: Final = frozenset(
     {torch.ops.aten.size.default, torch.ops.aten.stride.default, torch.ops.aten.numel.default}
 )
 _DEVICE: Final = torch.ops.prim.device.default
-_ragged_sizes: Final = itertools.count(1 << 40)
-"""Numbers that no nested tensor outside has."""
 _LIFTS: Final = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 
 
@@ -128,7 +124,7 @@ class MemoFakeMode(FakeTensorMode):
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
         """torch: the ragged size of a nested tensor, which equals only itself."""
         keep_nested_dummy_real()
-        return torch.SymInt(NestedIntNode(next(_ragged_sizes), 1))
+        return ragged_size()
 
     def _plain(
         self, func: Any, types: Sequence[type], args: Sequence[Any],

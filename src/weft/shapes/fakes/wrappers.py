@@ -6,12 +6,14 @@ computes with the parts alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, final
 
 import torch
 
-from weft._torch import nested_dummy, no_modes
+from weft._torch import NestedIntNode, constant_bool_node, nested_dummy, no_modes
+from weft.shapes.symnode import SymNode
 
 
 def is_wrapper(cls: type) -> bool:
@@ -57,3 +59,33 @@ def keep_nested_dummy_real() -> None:
     otherwise it could be one of fakes."""
     with no_modes():
         nested_dummy()
+
+
+_ragged_sizes: Final = itertools.count(1 << 40)
+"""Numbers that no nested tensor outside has."""
+
+
+@final
+class RaggedNode(NestedIntNode):
+    """The node of a ragged size, a number that equals only itself; its products with symbolic sizes
+    are strides."""
+
+    def mul(self, other: Any) -> RaggedNode:
+        """A multiple of the number."""
+        factor: Any = torch.SymInt(other) if isinstance(other, SymNode) else other.constant_int()
+        return RaggedNode(self.t_id, self.coeff * factor)
+
+    def eq(self, other: Any) -> Any:
+        """Whether both are the same multiple of the same number."""
+        same = isinstance(other, NestedIntNode) and other.t_id == self.t_id
+        return constant_bool_node(same and bool(self.coeff == other.coeff))
+
+    def ne(self, other: Any) -> Any:
+        """Not `eq`."""
+        return constant_bool_node(not torch.SymBool(self.eq(other)))
+
+
+def ragged_size(known: torch.SymInt | None = None) -> torch.SymInt:
+    """The ragged size of a fake nested tensor: that of a real one, or a new one."""
+    number = next(_ragged_sizes) if known is None else known.node.nested_int()
+    return torch.SymInt(RaggedNode(number, 1))

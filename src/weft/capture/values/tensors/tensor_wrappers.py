@@ -20,9 +20,16 @@ import torch
 from weft.capture.guards.guard_set import tensor_guard
 from weft.capture.source import Source
 from weft.capture.values.base import SymbolicValue
+from weft.capture.values.tensors.ragged_sizes import is_ragged
 from weft.capture.values.tensors.tensor import OTHER_TENSORS, TensorValue
 from weft.capture.values.unknown import unknown
-from weft.shapes.fakes.wrappers import is_wrapper, keep_nested_dummy_real, parts, rebuilt
+from weft.shapes.fakes.wrappers import (
+    is_wrapper,
+    keep_nested_dummy_real,
+    parts,
+    ragged_size,
+    rebuilt,
+)
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -58,8 +65,9 @@ def _fake_nested(tx: Interpreter, obj: Any, source: Source) -> Any:
     inner = {name: tx.force(tx.wrap(getattr(obj, name), source.attribute(name))) for name in names}
     ragged = inner["_lengths" if "_lengths" in inner else "_offsets"]
     tx.identities.key(ragged, ragged.real())
+    sizes = [ragged_size(n) if is_ragged(n) else n for n in obj.size()]
     return type(obj).__tensor_unflatten__(
-        {name: value.fake(tx) for name, value in inner.items()}, context, obj.size(), obj.stride())
+        {name: value.fake(tx) for name, value in inner.items()}, context, sizes, obj.stride())
 
 
 def _guard_parts(tx: Interpreter, obj: Any, source: Source) -> bool:
