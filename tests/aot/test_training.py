@@ -120,6 +120,14 @@ def test_a_returned_result_is_saved_as_in_eager_instead_of_the_parameter() -> No
     assert [t.data_ptr() for t in y.grad_fn.saved_tensors] == [y.data_ptr()]
 
 
+def test_a_returned_result_that_eager_does_not_save_may_be_written_to() -> None:
+    x = torch.ones(5, requires_grad=True)
+    y, z = compiled(lambda x: [y := x + 1, (y + 1).sin()], [x])(x)
+    y.detach().mul_(2)
+    (gradient,) = torch.autograd.grad(z.sum(), x)
+    torch.testing.assert_close(gradient, (x + 2).cos())
+
+
 def test_dropout_uses_one_mask() -> None:
     x = torch.ones(1000, requires_grad=True)
     y = compiled(lambda x: F.dropout(x, 0.5, True), [x])(x)[0]

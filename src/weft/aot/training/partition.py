@@ -229,9 +229,17 @@ def _cost(node: Node, roles: _Roles) -> int:
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
     if _never_saved(node):
         return _INFINITE
-    if node in roles.values and config.activation_memory_budget >= 1:
+    if node in roles.values and config.activation_memory_budget >= 1 and _eager_saves(node):
         return 0
     return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
+
+
+def _eager_saves(node: Node) -> bool:
+    """Whether an operator that eager's backward runs reads the value."""
+    return any(
+        _eager_saves(user) if is_view(user) else user.meta.get("phase") == "backward"
+        for user in node.users
+    )
 
 
 def _never_saved(node: Node) -> bool:
