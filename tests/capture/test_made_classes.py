@@ -566,4 +566,4 @@ def test_generic_and_typed_dictionary_statements() -> None:
         return (Box(x).value * options["rate"], names, Options(rate=n), Options.__total__,
                 Box.__parameters__ == (kind,))  # type: ignore[attr-defined]
 
-    check(f, (X, 3), (X, 3), breaks=0 if sys.version_info < (3, 13) else None)
+    check(f, (X, 3), (X, 3), breaks=0 if sys.version_info < (3, 12) else None)

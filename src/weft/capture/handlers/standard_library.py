@@ -41,6 +41,7 @@ from weft.capture.values.objects.exceptions import (
 from weft.capture.values.objects.functions import (
     MARKED,
     BoundMethodValue,
+    FunctionValue,
     Rule,
     inline,
     rule,
@@ -448,6 +449,16 @@ def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if function is MISSING or kwargs:
         return inline(tx, inspect.signature, args, kwargs)
     return tx.wrap_fixed(evaluate(tx, lambda: inspect.signature(function)), "signature")
+
+
+@rule(inspect.get_annotations)
+def _annotations(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """The annotations of a function as they stand: the code that would evaluate texts in them asks
+    for its own frame."""
+    texts = kwargs.get("eval_str", constant(False))
+    if not isinstance(args[0], FunctionValue) or texts.truth(tx):
+        return inline(tx, inspect.get_annotations, args, kwargs)
+    return args[0].getattr(tx, "__annotations__").method(tx, "copy", [], {})
 
 
 def _real_callable(tx: Interpreter, value: SymbolicValue) -> Any:
