@@ -250,12 +250,6 @@ def when_backward_ends(call: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
-def call_directly(function: type[torch.autograd.Function]) -> None:
-    """aot: let the engine call `function.backward` itself, not through a function of torch that
-    looks whether it has another name."""
-    function._backward_cls.apply = function.__dict__["backward"].__func__  # type: ignore[attr-defined]
-
-
 def on_register_hook(
     function: type[torch.autograd.Function], call: Callable[[Any, torch.Tensor], None]
 ) -> None:

@@ -22,7 +22,6 @@ import torch
 
 from weft._torch import (
     are_functorch_transforms_active,
-    call_directly,
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
     on_register_hook,
@@ -141,7 +140,6 @@ def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.F
             placed = spec.gradients.placed(found, given)  # type: ignore[arg-type]
             return (None, *placed) if form == "part" else placed
 
-    call_directly(CompiledFunction)
     if len(spec.layouts) > 1:
         on_register_hook(CompiledFunction, note_hook)
     return CompiledFunction
