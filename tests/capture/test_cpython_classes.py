@@ -422,3 +422,13 @@ def test_a_method_of_what_cannot_be_called() -> None:
             return x, str(error), method.__func__, method.__self__, type(method)
 
     check(f, (X,), breaks=1)
+
+
+def test_identities_of_tuples_that_an_iterator_fills_again() -> None:
+    """Each was taken for a tuple of its own."""
+    def f(x: Any) -> Any:
+        pairs = len(set(map(id, zip("abc", "def", strict=True))))
+        held = len(set(map(id, list(enumerate("abc")))))
+        return x + pairs, len(set(map(id, enumerate("abc")))), held
+
+    check(f, (torch.ones(2),), breaks=None)

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, final
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import constant
-from weft.capture.values.containers.iterators import IteratorValue, result_or_end
+from weft.capture.values.containers.iterators import (
+    ItemsIterator,
+    IteratorValue,
+    result_or_end,
+)
 from weft.capture.values.containers.sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -109,7 +113,15 @@ class MapIterator(Parallel):
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         items = self.items(tx)
+        if items and self.function.real() is id and self._is_reused(items[0]):
+            raise graph_break("unknown-operation", "id of a tuple that its iterator fills again")
         return None if items is None else result_or_end(tx, self.function, items)
+
+    def _is_reused(self, item: SymbolicValue) -> bool:
+        """Whether an iterator made the item, a tuple, and nothing holds it: zip, enumerate and
+        others fill such a tuple again."""
+        return (isinstance(item, TupleValue) and item.source is None
+                and not isinstance(self.sources[0], ItemsIterator))
 
     def arguments(self, emit: Emitter) -> list[str]:
         return [emit.value(self.function), *super().arguments(emit)]
