@@ -22,6 +22,7 @@ from weft.aot.graph import AtenGraph
 from weft.aot.operators import Kind, facts
 from weft.aot.rewrites.complex_pairs import split_complex
 from weft.aot.rewrites.expand import Lowered, expand
+from weft.aot.rewrites.written_pieces import join_written_pieces
 from weft.config import config
 from weft.diagnostics import events
 from weft.passes import framework, standard  # noqa: F401  (registers the built-in passes)
@@ -40,6 +41,7 @@ def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
         if lowered is not None:
             expand(graph, lowered)
             split_complex(graph)  # kernels know real numbers only
+        join_written_pieces(graph)
         check = aten_graph.verify if config.strict else None
         gm = framework.run_pipeline(gm, framework.registered("aten"), verify=check)
         eliminate_dead_code(gm)  # what passes left behind
