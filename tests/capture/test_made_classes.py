@@ -567,3 +567,25 @@ def test_generic_and_typed_dictionary_statements() -> None:
                 Box.__parameters__ == (kind,))  # type: ignore[attr-defined]
 
     check(f, (X, 3), (X, 3), breaks=0 if sys.version_info < (3, 12) else None)
+
+
+class Forgetful(type):
+    """Does not pass the cell of `__class__` on."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        namespace.pop("__classcell__", None)
+        return super().__new__(cls, name, bases, namespace)
+
+
+def test_a_metaclass_that_loses_the_cell_of_the_class() -> None:
+    """The class was made; Python refuses."""
+    def f(x: Any) -> Any:
+        try:
+            class Local(metaclass=Forgetful):
+                def get(self) -> Any:
+                    return __class__  # type: ignore[name-defined]
+        except RuntimeError as error:
+            return x, "__classcell__ propagated" in str(error)
+        return x, Local
+
+    check(f, (torch.ones(2),), breaks=None)

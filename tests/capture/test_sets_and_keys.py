@@ -288,3 +288,29 @@ def test_key_that_an_intersection_takes_from_the_other_set():
         return x, items.union(["m"]), items | {5}
 
     check(f, (X, "".join(["lon", "ger"]), "".join(["longe", "r"])), breaks=0)
+
+
+class Clearing:
+    """Its comparison empties a dictionary."""
+
+    def __init__(self, other: dict[Any, int]) -> None:
+        self.other = other
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, value: object) -> bool:
+        self.other.clear()
+        return False
+
+
+def test_a_dictionary_that_changes_while_it_updates_another():
+    """No RuntimeError was raised."""
+    def f(x):
+        other: dict[Any, int] = {1: 0, 2: 0}
+        other[Clearing(other)] = 0
+        with pytest.raises(RuntimeError, match="mutated during update"):
+            {Clearing(other): 0, 1: 1}.update(other)
+        return x + 1, len(other)
+
+    check(f, (X,), breaks=None)

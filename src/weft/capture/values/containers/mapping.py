@@ -374,8 +374,11 @@ class DictValue(ContainerMethods):
         """`self.update(other)` for a mapping or an iterable of pairs."""
         contents = other if _has_own_iter(other) else getattr(other, "contents", other)
         if isinstance(contents, DictValue):
-            for key, value in contents.pairs(tx):
+            pairs = contents.pairs(tx)
+            for key, value in pairs:
                 self.setitem(tx, key, value)
+                if contents is not self and len(contents._entries) != len(pairs):
+                    raise graph_break("unknown-operation", "`__eq__` changes the dictionary")
             return
         if is_mapping_object(other):
             for key in tx.unpack(other.method(tx, "keys", [], {})):

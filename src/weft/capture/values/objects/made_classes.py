@@ -193,7 +193,11 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     for key, value in namespace.items():
         given.setitem(tx, constant(key), value)
     maker = tx.wrap_fixed(metaclass, metaclass.__name__)
-    return maker.call(tx, [name, TupleValue(bases), given], keywords)
+    made = maker.call(tx, [name, TupleValue(bases), given], keywords)
+    cell = namespace.get("__classcell__")
+    if isinstance(cell, CellValue) and cell.contents is not made:
+        raise graph_break("unknown-operation", "a metaclass that does not pass __classcell__ on")
+    return made
 
 
 def _replaced_bases(tx: Interpreter, bases: Args) -> Args:
@@ -269,9 +273,9 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
     with a `__set_name__`, which is interpreted.
     """
     classes = tuple(base.constant() for base in bases)
-    cell = namespace.get("__classcell__")
-    if isinstance(cell, CellValue):
-        del namespace["__classcell__"]
+    cell = namespace.pop("__classcell__", None)
+    if cell is not None and not (isinstance(cell, CellValue) and cell.contents is None):
+        raise graph_break("unknown-operation", "a class with the __classcell__ of another")
     tells = bool(keywords) or any(
         type_lookup(base, "__init_subclass__") is not _NOT_TOLD for base in classes)
     if tells and metaclass in _METACLASSES[1:]:
