@@ -314,3 +314,22 @@ def test_a_dictionary_that_changes_while_it_updates_another():
         return x + 1, len(other)
 
     check(f, (X,), breaks=None)
+
+
+def test_listing_a_set_asks_no_key_whether_it_is_equal():
+    class Colliding(int):
+        asked = 0
+
+        def __hash__(self):
+            return 13
+
+        def __eq__(self, other):
+            type(self).asked += 1
+            return False
+
+    def f(x):
+        items = {Colliding(1), Colliding(2)}
+        before = Colliding.asked
+        return x, list(map(int, items)), sorted(int(i) for i in items), Colliding.asked - before
+
+    check(f, (X,), breaks=None)
