@@ -7,7 +7,7 @@ of the last is then found by n tests, and the code is n formulas long::
     y1 = select_scatter(y0, a, 1, 0);  y2 = select_scatter(y1, b, 1, 1);  ...;  yn
     →   yn = stack([a, b, ...], 1)
 
-What reads a part that the last write did not touch reads the tensor before it (the backward of the
+What reads a part that many writes did not touch reads the tensor before them (the backward of the
 loop is a chain of zeros, whose pieces are read one by one)::
 
     select(select_scatter(y, v, 1, 2), 1, 0)   →   select(y, 1, 0)
@@ -26,6 +26,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import OpOverload
 from weft.aot.evaluate import Evaluator
+from weft.aot.operators import Kind, facts
 from weft.aot.views import restride
 from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import certainly_equal
@@ -57,7 +58,7 @@ class _Part:
 def join_written_pieces(graph: Graph) -> None:
     """Rewrite `graph` in place; leaves dead code behind."""
     for node in graph.nodes:
-        if (read := _part(node, _READS)) is not None:
+        if (read := _part(node, _READS)) is not None and read.whole.target in _WRITES:
             _read_past_writes(read)
     for node in reversed(list(graph.nodes)):
         chain = _chain(node)
@@ -87,13 +88,14 @@ def _part(node: Node, targets: tuple[OpOverload, ...]) -> _Part | None:
 
 
 def _read_past_writes(read: _Part) -> None:
-    """Let a node read the tensor before the writes that do not touch its part."""
-    whole = read.whole
+    """Let a node read the tensor before the writes that do not touch its part, if these are
+    many."""
+    whole, passed = read.whole, 0
     while (write := _part(whole, _WRITES)) is not None:
         if write.dim != read.dim or write.touches(read) or not _same_strides(write.whole, whole):
             break
-        whole = write.whole
-    if whole is not read.whole:
+        whole, passed = write.whole, passed + 1
+    if passed > MOST_TESTED and _owner(whole).op != "placeholder":
         read.node.replace_input_with(read.whole, whole)
 
 
@@ -113,7 +115,17 @@ def _chain(node: Node) -> list[_Part]:
     chain = [last]
     while (before := _part(chain[-1].whole, _WRITES)) is not None and _is_link(before, last):
         chain.append(before)
-    return [] if chain[-1].whole.op == "placeholder" else chain
+    return [] if _owner(chain[-1].whole).op == "placeholder" else chain
+
+
+def _owner(node: Node) -> Node:
+    """What the tensor is a view of, or was before it was written."""
+    while isinstance(node.target, OpOverload) and (
+            node.target in _WRITES or facts(node.target).kind is Kind.VIEW):
+        before = node.args[0]
+        assert isinstance(before, Node)
+        node = before
+    return node
 
 
 def _goes_on(last: _Part, user: Node) -> bool:
