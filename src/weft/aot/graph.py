@@ -1,4 +1,4 @@
-"""The ATen graph, which aot gives to passes and code generation: its rules and its verifier.
+"""The ATen graph, which aot gives to passes and code generation: rules, verifier, owners of memory.
 
 An `AtenGraph` is a `torch.fx.GraphModule` whose graph holds
 
@@ -25,6 +25,7 @@ from weft.aot.operators import Kind, facts
 from weft.errors import VerificationError
 
 AtenGraph = GraphModule
+aten = torch.ops.aten
 
 
 def make(graph: Graph) -> AtenGraph:
@@ -67,3 +68,17 @@ def _leaves(value: Any) -> list[Any]:
     if isinstance(value, (tuple, list)):
         return [leaf for v in value for leaf in _leaves(v)]
     return [value]
+
+
+def memory_owner(node: Node) -> Node:
+    """The node whose memory `node` views."""
+    while node.op == "call_function" and isinstance(node.target, OpOverload):
+        if facts(node.target).kind is not Kind.VIEW and node.target not in _MAY_ALIAS:
+            break
+        first = node.args[0]
+        assert isinstance(first, Node)
+        node = first
+    return node
+
+
+_MAY_ALIAS = frozenset({aten._unsafe_view.default, aten.reshape.default, aten.contiguous.default})

@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from weft._torch import OpOverload
 from weft.aot import graph as aten_graph
 from weft.aot.evaluate import Evaluator
 from weft.aot.global_state import Boxed
-from weft.aot.graph import AtenGraph
-from weft.aot.operators import Kind, facts
+from weft.aot.graph import AtenGraph, memory_owner
 from weft.aot.rewrites.complex_pairs import split_complex
 from weft.aot.rewrites.expand import Lowered, expand
 from weft.aot.rewrites.written_pieces import join_written_pieces
@@ -87,17 +85,3 @@ def _with_own_memory(graph: Graph, output: Node, value: Node, taken: set[Node]) 
         copy = add_node(graph, aten.clone.default, (value,), {}, value.meta)
     taken.add(copy)
     return copy
-
-
-def memory_owner(node: Node) -> Node:
-    """The node whose memory `node` views."""
-    while node.op == "call_function" and isinstance(node.target, OpOverload):
-        if facts(node.target).kind is not Kind.VIEW and node.target not in _MAY_ALIAS:
-            break
-        first = node.args[0]
-        assert isinstance(first, Node)
-        node = first
-    return node
-
-
-_MAY_ALIAS = frozenset({aten._unsafe_view.default, aten.reshape.default, aten.contiguous.default})

@@ -26,7 +26,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import OpOverload
 from weft.aot.evaluate import Evaluator
-from weft.aot.operators import Kind, facts
+from weft.aot.graph import memory_owner
 from weft.aot.views import restride
 from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import certainly_equal
@@ -119,13 +119,12 @@ def _chain(node: Node) -> list[_Part]:
 
 
 def _owner(node: Node) -> Node:
-    """What the tensor is a view of, or was before it was written."""
-    while isinstance(node.target, OpOverload) and (
-            node.target in _WRITES or facts(node.target).kind is Kind.VIEW):
-        before = node.args[0]
+    """What owned the tensor's memory before it was written."""
+    while (owner := memory_owner(node)).target in _WRITES:
+        before = owner.args[0]
         assert isinstance(before, Node)
         node = before
-    return node
+    return owner
 
 
 def _goes_on(last: _Part, user: Node) -> bool:

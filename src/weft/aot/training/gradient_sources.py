@@ -18,7 +18,7 @@ import torch
 from torch.fx import Graph, Node
 
 from weft.aot.global_state import Boxed
-from weft.aot.prepare import memory_owner
+from weft.aot.graph import memory_owner
 from weft.aot.training.backward_stages import Stages
 
 aten = torch.ops.aten

@@ -32,7 +32,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.operations import dunder
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import evaluate, python_object
 from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.sequences import ListValue
@@ -275,17 +275,10 @@ def _fixed(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 
 
 @final
-class _Snapshot(SymbolicValue):
+class _Snapshot(OutsideObject):
     """A copy of an argument, which no call keeps or changes."""
 
-    __slots__ = ("copy",)
-
-    def __init__(self, copy: Any) -> None:
-        super().__init__()
-        self.copy = copy
-
-    def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.copy)
+    __slots__ = ()
 
 
 def _perform(tx: Interpreter, call: RecordedCall) -> SymbolicValue:
@@ -313,10 +306,8 @@ def _perform(tx: Interpreter, call: RecordedCall) -> SymbolicValue:
 
 
 def _real(value: SymbolicValue) -> Any:
-    if isinstance(value, RemadeValue):
-        return value.object
-    assert isinstance(value, _Snapshot)
-    return value.copy
+    assert isinstance(value, RemadeValue | _Snapshot)
+    return value.object
 
 
 def _is_late(tx: Interpreter, owner: RemadeValue, function: Any, args: Args, kwargs: Kwargs
