@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import weft
 from weft.shapes.fakes.fake import FakeContext
 
 CASES = {
@@ -61,3 +62,32 @@ def test_aliases_share_a_storage(order: int) -> None:
 def test_given_sizes_keep_the_dimension_order() -> None:
     fake = FakeContext().fake(torch.randn(4, 6).t(), sizes=(8, 5))
     assert fake.size() == (8, 5) and fake.stride() == (1, 8)
+
+
+@pytest.mark.parametrize(("write", "dtype", "fails"), [
+    (lambda x: x.mul_(2), torch.bool, True),
+    (lambda x: x.mul_(1.5), torch.int32, True),
+    (lambda x: x[0].mul_(torch.ones(2)), torch.int64, True),
+    (lambda x: x.sub_(1j), torch.float32, True),
+    (lambda x: x.lerp_(torch.ones(3, 2), torch.ones(3, 2, dtype=torch.float64)), torch.int32, True),
+    (lambda x: x.mul_(True), torch.bool, False),
+    (lambda x: x.mul_(x.shape[0]), torch.int32, False),
+    (lambda x: x.logical_and_(torch.ones(2)), torch.bool, False),
+    (lambda x: x.eq_(1.5), torch.int32, False),
+    (lambda x: x.copy_(torch.ones(2)), torch.int32, False),
+])
+def test_writes_that_the_tensor_cannot_hold_raise_as_in_eager(write, dtype, fails) -> None:
+    """PyTorch's meta kernels of some operators accept them: the numbers were cut off silently."""
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        x = x.clone()
+        try:
+            write(x)
+        except RuntimeError:
+            return x, True
+        return x, False
+
+    given = torch.ones(3, 2, dtype=dtype)
+    assert f(given)[1] is fails
+    for dynamic in (False, True):
+        compiled = weft.compile(f, backend="aot_eager", dynamic=dynamic)
+        torch.testing.assert_close(compiled(given), f(given))

@@ -18,11 +18,12 @@ Some meta kernels accept what the kernels refuse: see `_check`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import torch
 
-from weft._torch import OpOverload
+from weft._torch import OpOverload, no_modes
 
 aten = torch.ops.aten
 
@@ -57,6 +58,9 @@ _INDEX_ADDS: Final = {aten.index_add.default, aten.index_add_.default}
 _SPECTRA: Final = {aten._fft_r2c.default, aten._fft_c2c.default}
 
 _HALF: Final = (torch.float16, torch.bfloat16)
+
+_PLAIN: Final[dict[type, type]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""The types of the numbers that symbolic ones stand for."""
 
 
 _RUNNING: Final[dict[OpOverload, tuple[int, int]]] = {
@@ -108,6 +112,39 @@ def _check(func: OpOverload, args: Sequence[Any]) -> None:
         if len(kept[0]) != len(kept[1]) or any(
                 type(a) is type(b) is int and a != b for a, b in zip(*kept, strict=True)):
             raise RuntimeError(f"index_add of {source.shape} to {x.shape}")
+    if func._schema.is_mutable and torch.Tag.pointwise in func.tags:
+        _check_cast(func, args)
+
+
+def _check_cast(func: OpOverload, args: Sequence[Any]) -> None:
+    """An elementwise operator writes no float into integers, and nothing else into bools."""
+    x = args[0]
+    if not isinstance(x, torch.Tensor) or func.__name__.startswith("logical_"):
+        return
+    for arg, operand in zip(func._schema.arguments[1:], args[1:], strict=False):
+        if str(arg.type) not in ("Tensor", "number"):
+            continue
+        common = _common_type(_kind(x), _kind(operand))
+        if not torch.can_cast(common, x.dtype):
+            raise RuntimeError(f"result type {common} can't be cast to {x.dtype}")
+
+
+def _kind(operand: Any) -> tuple[torch.dtype, bool] | type:
+    """What of an operand decides types: a number's type; a tensor's, and whether it has
+    dimensions."""
+    if isinstance(operand, torch.Tensor):
+        return operand.dtype, operand.dim() > 0
+    number: type = type(operand)
+    return _PLAIN.get(number, number)
+
+
+@cache
+def _common_type(*kinds: tuple[torch.dtype, bool] | type) -> torch.dtype:
+    with no_modes():
+        return torch.result_type(*(
+            torch.empty((1,) * kind[1], dtype=kind[0]) if isinstance(kind, tuple) else kind(1)
+            for kind in kinds
+        ))
 
 
 def _as_image(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor:
