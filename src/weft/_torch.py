@@ -12,7 +12,8 @@ from __future__ import annotations
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -243,6 +244,24 @@ def is_executed(node: Any) -> bool | None:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:
         return None
+
+
+@contextmanager
+def noting_absent_gradients() -> Iterator[None]:
+    """aot: tells by `gets_none` of an autograd node whether a user's function gets `None` for an
+    absent gradient, not zeros: autograd knows, but does not say."""
+    context: Any = torch.autograd.function.FunctionCtx
+    original = context.set_materialize_grads
+
+    def note(ctx: Any, value: bool) -> None:
+        ctx.gets_none = not value
+        original(ctx, value)
+
+    context.set_materialize_grads = note
+    try:
+        yield
+    finally:
+        context.set_materialize_grads = original
 
 
 def when_backward_ends(call: Callable[[], None]) -> None:

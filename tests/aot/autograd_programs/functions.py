@@ -655,3 +655,114 @@ def fn_dirty_two(wrap):
     o = wrap(f)(x, z)
     o[0].sum().backward()
     return [*o, x.grad, z.grad]
+
+
+def _each_of_two(wrap, function):
+    """The gradient of the input for both results, the first, the second, both and the second."""
+    compiled, gradients = wrap(function), []
+    for factors in ((1, 1), (1, None), (None, 1), (1, 1), (None, 1)):
+        x = (X() + 2).requires_grad_()
+        sums = [(y * f).sum() for y, f in zip(compiled(x), factors, strict=True) if f is not None]
+        sum(sums).backward()
+        gradients.append(x.grad)
+    return gradients
+
+
+class Infinite(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sqrt(), x.log()
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return a * 2 + b * float("inf")
+
+
+@program
+def fn_gets_zeros_for_an_absent_gradient(wrap):
+    """Infinity times these zeros is NaN."""
+
+    def two(x):
+        a, b = Infinite.apply(x * 1)
+        return a.sin(), b.cos()
+
+    return _each_of_two(wrap, two)
+
+
+class Branches(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, a, b):
+        if a is None:
+            return b * 100
+        return a * 10 if b is None else a * 2 + b * 3
+
+
+@program
+def fn_gets_none_for_an_absent_gradient(wrap):
+    return _each_of_two(wrap, lambda x: Branches.apply(x))
+
+
+@program
+def fn_gets_none_behind_operators(wrap):
+    def two(x):
+        a, b = Branches.apply(x * 1)
+        return a.sin(), b.cos()
+
+    return _each_of_two(wrap, two)
+
+
+class Plus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, constant):
+        ctx.constant = constant
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return (torch.ones(3, 4) if ctx.constant else g + 5), None
+
+
+@program
+def fn_is_not_called_without_a_gradient(wrap):
+    constant = _each_of_two(wrap, lambda x: (Plus.apply(x, True), x * 3))
+    return constant + _each_of_two(wrap, lambda x: (Plus.apply(x.sin(), False).cos(), x.exp()))
+
+
+@program
+def hook_is_not_called_without_a_gradient(wrap):
+    def two(x):
+        h = x * 2
+        h.register_hook(lambda g: torch.ones(3, 4))
+        return h * 2, x * 3
+
+    return _each_of_two(wrap, two)
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 5
+
+
+@program
+def fn_returns_its_input(wrap):
+    """The result has a gradient of its own, though it is a view."""
+    x, z = XR(), XR()
+
+    def f(x):
+        y = x * 2
+        return Same.apply(y), y
+
+    same, y = wrap(f)(x)
+    (same.sum() + y.sum()).backward()
+    wrap(lambda z: Same.apply(z))(z).sum().backward()
+    return [same, y, x.grad, z.grad]

@@ -25,6 +25,7 @@ from weft._torch import (
     FakeTensor,
     autograd_sequence,
     is_functorch_wrapped_tensor,
+    noting_absent_gradients,
     tree_flatten,
     view_forbids_writes,
 )
@@ -34,6 +35,7 @@ from weft.aot.evaluate import Evaluator
 from weft.aot.global_state import default_dtype, preserve_levels
 from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.tracing import record_special  # noqa: F401  (registers its rules)
+from weft.aot.tracing.arrivals import marked_hook
 from weft.aot.tracing.attention import FUNCTIONS
 from weft.aot.tracing.functionalize import Base, Functionalizer, require_fake
 from weft.aot.tracing.record import Recorder
@@ -211,7 +213,7 @@ class Tracer:
         grad_mode = torch.is_grad_enabled()
         try:
             with (default_dtype(torch.get_default_dtype()), self._fake_state(), preserve_levels(),
-                  self.recorder):
+                  noting_absent_gradients(), self.recorder):
                 self._run_nodes(count_autograd=grad_mode)
         except RuntimeError as error:
             if "data is not allocated" in str(error):  # C++ code that reads values
@@ -257,6 +259,8 @@ class Tracer:
             check_node(node)
             if node.target is operator.setitem:
                 args = with_positions(args)
+            if hook := getattr(node.target, "gradient_hook", None):
+                return args[0].register_hook(marked_hook(hook, self._is_backward))
             own = FUNCTIONS.get(node.target)
             if own is not None:
                 return own(node, args, kwargs)
@@ -264,6 +268,9 @@ class Tracer:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return self.gm.get_submodule(str(node.target))(*args, **kwargs)
+
+    def _is_backward(self) -> bool:
+        return self.tensors.phase == "backward"
 
     # -- outputs -----------------------------------------------------------------------------------
 
@@ -413,7 +420,7 @@ class _Outputs:
         if output.requires_grad:
             mode = "no_grad" if _has_no_history(output) else "enable_grad"
         if mode == "enable_grad" and not _comes_from(output, owner):
-            raise Unsupported("a view of a view that was made without gradients")
+            raise Unsupported("a view that does not get its gradient from what it views")
         connected = owner.requires_grad if kind == "input" else index in self.traced.differentiable
         known = output.requires_grad or (output._is_view() and not connected)
         steps = steps or (_ALIAS,)
@@ -452,8 +459,8 @@ def _has_no_history(view: torch.Tensor) -> bool:
 
 
 def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
-    """Whether gradients of a view reach its owner; they do not through a view that `no_grad`
-    made."""
+    """Whether a view's own gradient reaches its owner: not through a view that `no_grad` made, and
+    not through a user's function, which may pass on another one."""
     waiting: list[Any] = [output.grad_fn]
     seen: set[Any] = set()
     while waiting:
@@ -462,6 +469,8 @@ def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
             continue
         if node is owner.grad_fn or getattr(node, "variable", None) is owner:
             return True
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            continue
         seen.add(node)
         waiting.extend(after for after, _ in node.next_functions)
     return False

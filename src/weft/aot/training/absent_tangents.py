@@ -22,6 +22,7 @@ from torch.fx import Graph, Node
 from weft._torch import OpOverload
 from weft.aot.evaluate import Evaluator
 from weft.aot.operators import Kind, facts
+from weft.aot.tracing.arrivals import narrow, reached
 from weft.aot.views import stride_order
 from weft.shapes.graph_nodes import add_node
 
@@ -42,7 +43,7 @@ def remove_tangents(graph: Graph, absent_tangents: Collection[Node]) -> set[Node
     for node in list(graph.nodes):
         if node.op == "placeholder":
             if node in absent_tangents:
-                absent.add(_zeros(graph, node))
+                absent.add(_zeros(node))
                 graph.erase_node(node)
         elif node.op == "call_function" and node not in absent:
             _visit(node, absent, with_zeros)
@@ -53,6 +54,10 @@ def remove_tangents(graph: Graph, absent_tangents: Collection[Node]) -> set[Node
 def _visit(node: Node, absent: set[Node], with_zeros: set[Node]) -> None:
     if absent.isdisjoint(node.all_input_nodes):
         return
+    if node.target is reached:
+        if narrow(node, absent, _zeros_like):
+            absent.add(node)
+        return
     found = _rule(node)(node, absent)
     if found is True:
         absent.add(node)
@@ -62,21 +67,27 @@ def _visit(node: Node, absent: set[Node], with_zeros: set[Node]) -> None:
         with_zeros.add(node)
 
 
-def _zeros(graph: Graph, tangent: Node) -> Node:
+def _zeros(tangent: Node) -> Node:
     """A zero tensor instead of an absent tangent, for operators that need one."""
-    value = tangent.meta["val"]
+    made = _zeros_like(tangent)
+    tangent.replace_all_uses_with(made)
+    return made
+
+
+def _zeros_like(node: Node) -> Node:
+    """Zeros with the metadata of a node, made before all operators."""
+    graph, value = node.graph, node.meta["val"]
     order = stride_order(value.stride())
     evaluator = Evaluator.current()
     later = next(n for n in graph.nodes if n.op != "placeholder")
     with graph.inserting_before(later):
         size = [value.size(d) for d in order]
         options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
-        meta = {**tangent.meta, "val": evaluator.run(aten.full.default, (size, 0), options).value}
+        meta = {**node.meta, "val": evaluator.run(aten.full.default, (size, 0), options).value}
         made = add_node(graph, aten.full.default, (size, 0), options, meta)
         if order != list(range(value.dim())):
             back = [order.index(d) for d in range(value.dim())]
-            made = add_node(graph, aten.permute.default, (made, back), {}, tangent.meta)
-    tangent.replace_all_uses_with(made)
+            made = add_node(graph, aten.permute.default, (made, back), {}, node.meta)
     return made
 
 

@@ -230,6 +230,8 @@ def _computed(
     if spec.droppable and hasattr(ctx, "dropped"):
         saved = _recomputed(spec, ctx, saved)
     run = (spec.gradients.cut() if is_cut else spec.gradients.backwards).of(given, wanted)
+    if run.is_other:
+        return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
     if given is not None and run.with_zeros and _mixes(spec, given):
         with suppress(DoubleBackwardError):
             return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)

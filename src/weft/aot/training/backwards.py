@@ -23,6 +23,7 @@ from weft.aot import graph as aten_graph
 from weft.aot.global_state import Boxed
 from weft.aot.prepare import Compiler, finish
 from weft.aot.python_code import compile_calls
+from weft.aot.tracing.arrivals import remove_marks
 from weft.aot.training.absent_tangents import remove_tangents
 from weft.aot.training.backward_stages import Stages
 from weft.aot.training.gradient_sources import (
@@ -44,13 +45,17 @@ class Backward:
     """A compiled backward: the values whose tangents it takes, and whether it uses zeros for
     others.
 
+    is_other: a user's function takes another way for such tangents than the compiled one.
     in_stages: `call` returns an iterator of the gradients of each stage.
     """
 
-    __slots__ = ("call", "given", "in_stages", "with_zeros")
+    __slots__ = ("call", "given", "in_stages", "is_other", "with_zeros")
 
-    def __init__(self, call: Boxed, given: Indices | None, with_zeros: bool) -> None:
+    def __init__(
+        self, call: Boxed, given: Indices | None, with_zeros: bool, is_other: bool
+    ) -> None:
         self.call = call
+        self.is_other = is_other
         self.in_stages = isgeneratorfunction(call)
         self.given = given  # None: all
         self.with_zeros = with_zeros
@@ -116,11 +121,13 @@ class Backwards:
             _keep_gradients(graph, wanted)
         gm = aten_graph.make(graph)
         eliminate_dead_code(gm)
+        is_other = remove_marks(graph)
+        eliminate_dead_code(gm)
         present = [n for n in tangents.values() if n not in absent]
         sources = gradient_sources(graph, present, self.stages)
         gm.meta["stages"] = stages_of_outputs(sources, self.stages)
         call = with_sources(compiler(finish(gm)), sources, self.stages)
-        return Backward(call, given, not all(n._erased for n in with_zeros))
+        return Backward(call, given, not all(n._erased for n in with_zeros), is_other)
 
 
 def tangent_nodes(graph: Graph, tangents: Sequence[int]) -> dict[int, Node]:

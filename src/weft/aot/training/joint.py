@@ -22,6 +22,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import DisableAutocast, FakeTensor, current_autograd_node, engine_gradients
 from weft.aot.evaluate import Evaluator
+from weft.aot.tracing.arrivals import mark_functions
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.independent import Groups, independent_groups
 from weft.aot.views import Unsupported, stride_order
@@ -153,6 +154,8 @@ def _run_backward(
     """The recorded gradients of `ends`. Autocast is off, because programs leave it before the
     backward; and so is anomaly mode, which looks for NaN in gradients, as fakes have no data."""
     tracer.tensors.phase = "backward"
+    if len(values) > 1:
+        mark_functions(_reached(x.grad_fn for x in values))
     tracer.recorder.locate = _Locator(tracer)
     try:
         with DisableAutocast(), torch.autograd.set_detect_anomaly(False), tracer.recorder:

@@ -76,4 +76,6 @@ def _registrar(hook: Any) -> Any:
     def register_hook(tensor: torch.Tensor) -> None:
         tensor.register_hook(hook)
 
+    # aot marks what it gives
+    register_hook.gradient_hook = hook  # type: ignore[attr-defined]
     return register_hook

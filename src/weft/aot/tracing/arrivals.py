@@ -1,0 +1,91 @@
+"""What a user's code in the backward does if only some of the results get a tangent.
+
+Place in the pipeline: `joint.py` marks the gradients that a user's `autograd.Function` gets and
+gives, and the tracer those that a hook gives; `absent_tangents.py` decides for the tangents that a
+backward has, and `backwards.py` removes the marks::
+
+    class Split(torch.autograd.Function):           # both results are returned: a, b
+        def backward(ctx, g, h):                    # of g and h, one may be zeros (or None)
+            return g + h + 1                        # runs if any of them arrives
+
+    g, h = reached(tangent_a, [tangent_a, tangent_b], True), reached(tangent_b, ..., True)
+    gradient = reached(add(add(g, h), 1), [g, h], True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch.fx import Graph, Node
+
+_LIBRARY: Final = torch.library.Library("weft", "FRAGMENT")
+_LIBRARY.define("reached(Tensor value, Tensor[] gradients, bool zeros) -> Tensor")
+_LIBRARY.impl(
+    "reached", lambda value, *_: value.new_empty_strided(value.size(), value.stride()), "Meta")
+
+reached: Final = torch.ops.weft.reached.default
+"""`value`, a gradient, if any of `gradients` arrives; zeros (or `None`) if it is itself absent."""
+
+Hook = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+def mark_functions(nodes: Iterable[Any]) -> None:
+    """Mark what users' functions among autograd nodes get and give."""
+    for node in nodes:
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            if len(node._input_metadata) > 1:  # type: ignore[attr-defined]
+                zeros = not getattr(node, "gets_none", False)
+                node.register_prehook(partial(_marked, zeros))
+            node.register_hook(_marked_given)
+
+
+def _marked(zeros: bool, gradients: Sequence[Any]) -> Sequence[Any]:
+    here = [g for g in gradients if g is not None]
+    return tuple([None if g is None else reached(g, here, zeros) for g in gradients])
+
+
+def _marked_given(given: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any] | None:
+    here = [g for g in gradients if g is not None]
+    return tuple([None if g is None else reached(g, here, True) for g in given]) if here else None
+
+
+def marked_hook(hook: Hook, is_backward: Callable[[], bool]) -> Hook:
+    """A hook of a tensor; what it gives is marked in the backward of a joint graph."""
+
+    def call(gradient: torch.Tensor) -> torch.Tensor | None:
+        found = hook(gradient)
+        return reached(found, [gradient], True) if is_backward() and found is not None else found
+
+    return call
+
+
+def remove_marks(graph: Graph) -> bool:
+    """Remove the marks of a backward graph; whether a function gets `None` in it, which was traced
+    with a gradient."""
+    lost = False
+    for node in graph.find_nodes(op="call_function", target=reached):
+        lost = lost or "lost" in node.meta
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+    return lost
+
+
+def narrow(node: Node, absent: Iterable[Node], zeros: Callable[[Node], Node]) -> bool:
+    """Adapt a mark to absent gradients; whether it is absent itself.
+
+    `zeros`: makes zeros like a node.
+    """
+    value, gradients, gets_zeros = node.args
+    absent = set(absent)
+    here = [g for g in gradients if g not in absent]  # type: ignore[union-attr]
+    if not here:
+        return True
+    if value in absent:
+        value = zeros(node)
+        if not gets_zeros:
+            node.meta["lost"] = True
+    node.args = (value, here, gets_zeros)
+    return False
