@@ -86,6 +86,7 @@ def check(
 
     `make` gives a fresh function with fresh state for each side, when the function keeps state.
     """
+    assert all(type(args) is tuple for args in calls)  # a tensor would be taken apart
     weft.reset()
     eager = make() if make is not None else function
     compiled = weft.compile(make() if make is not None else function, backend="eager")

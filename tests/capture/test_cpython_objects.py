@@ -11,6 +11,7 @@ import collections
 import copy
 import enum
 import functools
+import os
 import re
 import sys
 import types
@@ -838,3 +839,109 @@ def test_a_metaclass_that_has_its_own_attribute_access_is_asked(
             assert torch.equal(function(torch.ones(2)), torch.full((2,), 6.0))
             logs.append(list(Asked.log))
     assert logs == [["scale", "scale"]] * 4
+
+
+class Cells(int):
+    def __new__(cls, side: int) -> Any:
+        self = int.__new__(cls)
+        self.side = side  # type: ignore[attr-defined]
+        return self
+
+    def __getnewargs__(self) -> tuple[int]:
+        return (self.side,)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("value", [Cells(3), type("Items", (list,), {})([1])], ids=["int", "list"])
+def test_methods_of_object_see_the_subclass_not_the_number_it_is(value: Any) -> None:
+    """`copy.copy` made an int of an int's subclass: `object.__reduce_ex__` saw the number."""
+    def program(x: torch.Tensor) -> Any:
+        parts = object.__reduce_ex__(value, 4)
+        return x + 1, parts[:2], object.__repr__(value), object.__lt__(value, 3)
+
+    check(program, (X,), breaks=None)
+
+
+class Chain(deque):  # type: ignore[type-arg]
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self, items: Any = (), maxlen: int | None = None) -> None:
+        Chain.made.append(maxlen)
+        super().__init__(items, maxlen)
+
+
+def test_a_multiplied_deque_is_made_by_its_subclass() -> None:
+    def program(x: torch.Tensor) -> Any:
+        Chain.made.clear()
+        chain = Chain([1, 2, 3], 2)
+        return x + 1, chain * 2, 3 * chain, type(chain * 0), list(Chain.made)
+
+    check(program, (X,))
+
+
+class Falling:
+    """A sequence without an end of its own."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, at: int) -> int:
+        if at == 1:
+            raise IndexError
+        return at * at
+
+
+def test_reversed_of_an_object_with_indices_ends_at_an_index_error() -> None:
+    def program(x: torch.Tensor) -> Any:
+        backwards = reversed(Falling(4))
+        first = next(backwards)
+        return x + 1, first, list(backwards), list(backwards), type(backwards) is reversed
+
+    check(program, (X,))
+
+
+def test_reversed_of_an_array_stays_one_in_a_break() -> None:
+    def program(x: torch.Tensor) -> Any:
+        numbers = array.array("b", [1, 2, 3])
+        backwards = reversed(numbers)
+        print(next(backwards))
+        numbers.append(4)
+        return x + 1, type(backwards) is reversed, list(backwards), numbers
+
+    check(program, (X,), breaks=None)
+
+
+def test_a_loop_over_a_reversed_module_list_goes_on_after_a_break() -> None:
+    layers = torch.nn.ModuleList([torch.nn.Linear(2, 2) for _ in range(3)])
+
+    def program(x: torch.Tensor) -> Any:
+        for layer in reversed(layers):
+            x = layer(x)
+            print("layer")
+        return x
+
+    check(program, (X,), breaks=3)
+
+
+def test_a_reversed_list_that_has_shrunk_has_ended() -> None:
+    def program(x: torch.Tensor) -> Any:
+        numbers = list(range(10))
+        backwards = reversed(numbers)
+        next(backwards)
+        print("outside of the graph")
+        numbers[1:] = []
+        return x + 1, list(backwards)
+
+    check(program, (X,), breaks=None)
+
+
+def test_a_deep_copy_keeps_fields_that_are_no_items() -> None:
+    given = os.stat_result([[i] for i in range(os.stat_result.n_sequence_fields)],
+                           {"st_atime": [1.0]})
+
+    def program(x: torch.Tensor) -> Any:
+        return x + 1, copy.deepcopy(given).st_atime
+
+    check(program, (X,), breaks=1)

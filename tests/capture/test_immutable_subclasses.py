@@ -82,9 +82,9 @@ _PROGRAMS = {of_names: (Name, "b"), of_sizes: (Size, 2), of_lengths: (Metres, 1.
 @pytest.mark.parametrize("use", _PROGRAMS, ids=lambda use: use.__name__)
 def test_subclasses_of_plain_values_are_objects_and_values(use) -> None:
     kind, value = _PROGRAMS[use]
-    check(lambda x: use(x, kind(value)), torch.ones(3))
+    check(lambda x: use(x, kind(value)), (torch.ones(3),))
     given = kind(value)
-    check(lambda x: use(x, given), torch.ones(3))
+    check(lambda x: use(x, given), (torch.ones(3),))
 
 
 def test_another_value_of_a_subclass_is_another_variant() -> None:
@@ -92,3 +92,23 @@ def test_another_value_of_a_subclass_is_another_variant() -> None:
         return x + len(name), name + "!", name.depth
 
     check(program, *((torch.ones(2), Name(text, 4)) for text in ("a", "bc", "a")))
+
+
+@pytest.mark.parametrize("wrong", [(int, bool), (float, Size), (int, 3), (str, Shape)], ids=repr)
+def test_new_of_a_base_refuses_classes_that_it_does_not_make(wrong) -> None:
+    def program(x):
+        base, cls = wrong
+        try:
+            return x, base.__new__(cls, 0)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(program, (torch.ones(2),))
+
+
+def test_hash_of_an_instance_that_is_nan_is_that_of_the_object() -> None:
+    def program(x):
+        value = Metres("nan")
+        return x + 1, hash(value) == object.__hash__(value)
+
+    check(program, (torch.ones(2),))

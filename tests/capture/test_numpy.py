@@ -158,6 +158,7 @@ def test_what_torch_has_no_tensor_for_runs_eagerly() -> None:
 @pytest.mark.parametrize("array", [
     np.array([1.7, -2.5, 0.4]), np.array([3, 200, 100], np.uint8), np.array([-3, 4, 1]),
 ])
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")
 def test_where_pytorchs_version_of_a_function_differs(array: Any) -> None:
     def f(x: Any) -> Any:
         return (np.fix(x), np.cbrt(x), np.modf(x)[0], x.cumsum(), np.hypot(x, x), np.fft.ifft(x),

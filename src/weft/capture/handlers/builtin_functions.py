@@ -165,7 +165,8 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             return method.call(tx, [], {})
     plain = plain_value(args[0])
     if plain is not None and args[0].python_type().__hash__ is plain.python_type().__hash__:
-        return _hash(tx, [plain], {})
+        is_nan = isinstance(plain, ConstantValue) and plain.is_nan
+        return _default_hash(tx, args[0]) if is_nan else _hash(tx, [plain], {})
     if args[0].is_constant or isinstance(args[0], SymbolicNumberValue):
         return constant(evaluate(tx, lambda: hash(args[0].constant())))
     if isinstance(args[0], TupleValue):

@@ -32,6 +32,7 @@ from weft.capture.values.constant import (
 from weft.capture.values.containers.deques import DequeValue
 from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.lazy_iterators import (
+    BackwardsIterator,
     ChainIterator,
     CountIterator,
     CycleIterator,
@@ -431,18 +432,12 @@ def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symboli
     indexed = own is MISSING and type_lookup(kind, "__getitem__") is not MISSING
     if own is None or (own is MISSING and not indexed):
         raise tx.error(TypeError, f"'{kind.__name__}' object is not reversible")
-    if isinstance(value, ObjectValue):
-        return value.method(tx, "__reversed__", [], {}) if not indexed else _backwards(tx, value)
-    if isinstance(value, TensorValue):
+    if indexed:
+        return BackwardsIterator(value, value.length(tx))
+    if isinstance(value, (ObjectValue, TensorValue)):
         return value.method(tx, "__reversed__", [], {})
     items = tx.unpack(value)
     return LazyIterator(cls, lambda: iter(items[::-1]), True)
-
-
-def _backwards(tx: Interpreter, value: ObjectValue) -> SymbolicValue:
-    """Iterates backwards over an object with a length and indices."""
-    indices = range(value.length(tx) - 1, -1, -1)
-    return LazyIterator(reversed, lambda: (value.getitem(tx, constant(i)) for i in indices))
 
 
 @constructor(itertools.chain)

@@ -128,6 +128,8 @@ def _deep_deque(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 
 def _deep_tuple(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    if isinstance(value, NamedTupleValue) and value.hidden:
+        raise graph_break("unknown-operation", f"deepcopy of {value!r} with more attributes")
     memo.begin(value)
     items = [_deep(tx, item, memo) for item in value.all(tx)]
     if all(a is b for a, b in zip(items, value.items, strict=True)):

@@ -134,6 +134,12 @@ def deque_add(self: Any, other: Any) -> Any:
     return made
 
 
+def deque_multiplied(self: Any, times: Any) -> Any:
+    """deque.__mul__ of a subclass"""
+    made = deque_copy(self)
+    return deque.__imul__(made, times)
+
+
 def ordered_copy(self: Any) -> Any:
     """OrderedDict.copy of a subclass"""
     made = type(self)()

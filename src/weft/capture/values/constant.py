@@ -96,6 +96,9 @@ class ConstantValue(SymbolicValue):
         return super().call(tx, args, kwargs)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        index = plain_value(key)
+        if index is not None and issubclass(index.python_type(), int):
+            key = index
         obj = python_object(tx, key)
         if obj is MISSING and key.python_type() is slice:
             bounds = [python_object(tx, key.getattr(tx, n)) for n in ("start", "stop", "step")]

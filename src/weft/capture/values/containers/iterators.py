@@ -37,13 +37,14 @@ class IteratorValue(MethodTable):
         return item
 
 
-def unless_ended(take: Callable[[], SymbolicValue | None]) -> SymbolicValue | None:
-    """The item that `take` returns; None if it raises StopIteration, which ends the loop over the
+def unless_ended(take: Callable[[], SymbolicValue | None],
+                 ends: tuple[type[Exception], ...] = (StopIteration,)) -> SymbolicValue | None:
+    """The item that `take` returns; None if it raises one of `ends`, which ends the loop over the
     iterator."""
     try:
         return take()
     except ObservedException as error:
-        if issubclass(error.value.python_type(), StopIteration):
+        if issubclass(error.value.python_type(), ends):
             return None
         raise
 

@@ -8,15 +8,18 @@ steps. Sources and functions are evaluated when the program asks for an item.
 from __future__ import annotations
 
 import itertools
+from types import FunctionType
 from typing import TYPE_CHECKING, final
 
 from weft.capture.breaks import graph_break
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.containers.iterators import (
     ItemsIterator,
     IteratorValue,
     result_or_end,
+    unless_ended,
 )
 from weft.capture.values.containers.sequences import TupleValue
 
@@ -200,6 +203,36 @@ class StarmapIterator(Rebuilt):
 
     def arguments(self, emit: Emitter) -> list[str]:
         return [emit.value(self.function), emit.value(self.source_)]
+
+
+@final
+class BackwardsIterator(Rebuilt):
+    """`reversed(source)` of an object with a length and indices, `left` of which are left."""
+
+    __slots__ = ("left", "source_")
+    kind = reversed
+
+    def __init__(self, source: SymbolicValue, left: int) -> None:
+        super().__init__()
+        self.source_ = source
+        self.left = left
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        if self.left <= 0:
+            return None
+        self.left -= 1
+        item = unless_ended(lambda: tx.force(self.source_.getitem(tx, constant(self.left))),
+                            (StopIteration, IndexError))
+        self.left = 0 if item is None else self.left
+        return item
+
+    def rebuild(self, emit: Emitter) -> str:
+        length = type_lookup(self.source_.python_type(), "__len__")
+        if isinstance(length, FunctionType) and not length.__module__.startswith("torch."):
+            raise graph_break("unknown-value", f"{self!r}, whose making calls the program")
+        name = emit.bind(self, f"reversed({emit.filled(self.source_)})")
+        emit.line(f"{name}.__setstate__({self.left - 1})")
+        return name
 
 
 @final

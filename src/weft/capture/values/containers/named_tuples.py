@@ -23,7 +23,6 @@ from weft.capture.values.constant import constant
 from weft.capture.values.containers.sequences import TupleValue, tuple_items
 from weft.capture.values.declared import Declared
 from weft.capture.values.registry import wraps
-from weft.capture.values.unknown import unknown
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -170,6 +169,10 @@ class_attribute: Declared[[Interpreter, SymbolicValue, type, str], SymbolicValue
 """The value of an attribute of an object (the first one) that its class defines."""
 
 
+tuple_subclass: Declared[[Interpreter, Any, Source | None], SymbolicValue] = Declared()
+"""An instance of a subclass of tuple that has no names for its items."""
+
+
 @wraps(tuple, subclasses=True)
 def _wrap_named(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     cls = type(obj)
@@ -182,4 +185,4 @@ def _wrap_named(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
                 raise graph_break("unknown-value", f"a {cls.__name__} from nowhere")
             value.hidden[name] = LazyValue(source.attribute(name), getattr(obj, name))
         return value
-    return unknown(tx, obj, source)
+    return tuple_subclass(tx, obj, source)

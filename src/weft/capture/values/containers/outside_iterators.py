@@ -41,6 +41,7 @@ _MOST: Final = 64
 
 _SEQUENCES: Final[tuple[type, ...]] = tuple(map(type, (
     iter([]), iter(()), iter(range(0)), iter(""), iter(range(1 << 70)), reversed([]))))
+_BACKWARDS: Final[type] = type(reversed([]))
 _DICTIONARIES: Final[tuple[type, ...]] = tuple(map(type, (
     iter({}), iter({}.values()), iter({}.items()))))
 
@@ -50,9 +51,18 @@ def _ahead(n: int) -> Callable[[Iterator[Any]], Any]:
     """A function that returns the item after the next `n`, from a copy of the iterator."""
 
     def peek(iterator: Iterator[Any]) -> Any:
+        if type(iterator) is _BACKWARDS and _has_shrunk(iterator):
+            return _END
         return next(islice(copy.copy(iterator), n, None), _END)
 
     return peek
+
+
+def _has_shrunk(iterator: Any) -> bool:
+    """Whether the list of a reversed iterator ends before the next item; a copy would go on at the
+    list's end."""
+    _, (items, *_), *position = iterator.__reduce__()
+    return bool(position) and position[0] >= len(items)
 
 
 @final

@@ -245,6 +245,8 @@ class ReversedIterator(IteratorValue):
         return self.sequence.at(tx, self.position + 1)  # type: ignore[no-any-return]
 
     def rebuild(self, emit: Emitter) -> str:
+        if self.position >= len(self.sequence.items):
+            raise graph_break("unknown-value", "reversed of a sequence that has shrunk")
         name = emit.bind(self, f"reversed({emit.filled(self.sequence)})")
         if hasattr(self.python_type(), "__setstate__"):
             emit.line(f"{name}.__setstate__({self.position})")
@@ -672,8 +674,8 @@ def tuple_items(tx: Interpreter, obj: Any, source: Source | None) -> list[Any]:
     if source is None:
         return [tx.wrap_new(item) for item in obj]
     tx.guards.add(source, "type_is", type(obj))
-    tx.guards.add(source, "len", len(obj))
-    return [LazyValue(source.tuple_item(i), item) for i, item in enumerate(obj)]
+    tx.guards.add(source, "len", tuple.__len__(obj))
+    return [LazyValue(source.tuple_item(i), item) for i, item in enumerate(tuple.__iter__(obj))]
 
 
 @wraps(tuple)

@@ -148,7 +148,8 @@ class BuiltinValue(SymbolicValue):
         if result is not None:
             return result
         contents = getattr(target, "contents", None)
-        if contents is not None and issubclass(contents.python_type(), owner):
+        if contents is not None and owner is not object and issubclass(
+                contents.python_type(), owner):
             python = method_of_subclass(tx, owner, name, target.python_type())
             if python is not None:
                 return python.call(tx, args, kwargs)

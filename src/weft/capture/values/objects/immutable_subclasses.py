@@ -10,26 +10,29 @@ interpreted::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
-from weft.capture.values.attributes import type_lookup
+from weft.capture.values.attributes import HEAP_TYPE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import PLAIN, evaluate
 from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.classes import CONSTRUCTORS
 from weft.capture.values.objects.functions import rule
-from weft.capture.values.objects.instances import container_base, new_object
+from weft.capture.values.objects.instances import new_object
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 
-@rule(str.__new__, int.__new__, float.__new__, bytes.__new__, tuple.__new__)
-def _new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _new(base: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`base.__new__(cls, ...)`"""
     cls, *given = args
-    base = container_base(cls.constant())
+    if not _makes(base, cls.constant()):
+        evaluate(tx, lambda: base.__new__(cls.constant()))  # raises Python's error
     contents = tx.force(CONSTRUCTORS[base](tx, base, given, kwargs))
     if cls.constant() is base:
         return contents
@@ -41,3 +44,18 @@ def _new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if type_lookup(cls.constant(), "__del__") is not MISSING:
         raise graph_break("unknown-operation", f"making {cls!r}, which has a __del__")
     return new_object(cls.constant(), contents)
+
+
+for _base in PLAIN:
+    rule(_base.__new__)(partial(_new, _base))
+
+
+def _makes(base: type, cls: object) -> bool:
+    """Whether `base.__new__` may make instances of `cls`: its nearest class in C has that method
+    (`int.__new__(bool)` raises).
+    """
+    if not isinstance(cls, type) or not issubclass(cls, base):
+        return False
+    while cls.__flags__ & HEAP_TYPE and cls.__base__ is not None:
+        cls = cls.__base__
+    return cls.__new__ is base.__new__

@@ -44,7 +44,7 @@ from weft.capture.values.constant import (
 from weft.capture.values.containers.deques import DequeValue, outside_deque
 from weft.capture.values.containers.iterators import LazyIterator, unless_ended
 from weft.capture.values.containers.mapping import DictValue
-from weft.capture.values.containers.named_tuples import class_attribute
+from weft.capture.values.containers.named_tuples import class_attribute, tuple_subclass
 from weft.capture.values.containers.sequences import ListValue, TupleValue, tuple_items
 from weft.capture.values.containers.sets import SetValue
 from weft.capture.values.containers.user_keys import is_compared_by_code, user_key
@@ -649,6 +649,7 @@ def new_object(cls: type, contents: SymbolicValue | None = None) -> ObjectValue:
     return value
 
 
+@tuple_subclass.define
 @wraps(object, subclasses=True)
 def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """Any object without a family of its own."""
