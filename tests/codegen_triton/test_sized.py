@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -116,6 +117,28 @@ def test_half_of_a_row_is_known_to_be_a_multiple() -> None:
     assert "tl.load(b0 + (16*i0*s1_16+8*s1_16)" in part.source.text
 
 
+def blocks() -> Kernel:
+    """The length of a part, that many times (known where the columns are a multiple of 16), and
+    what lies a number of columns before the end."""
+    i = loop_index("i0", ROWS)
+    builder = KernelBuilder((LoopVar(i, ROWS),), ())
+    length = builder.op("cast", builder.index(3 * COLUMNS // (COLUMNS // 16)), dtype="f32")
+    before = builder.load("in0", "f32", (i - COLUMNS) % 12 + COLUMNS // 16)
+    builder.store("out0", "f32", i, builder.op("mul", length, before))
+    return builder.build("blocks")
+
+
+def test_index_that_a_form_knows_is_a_typed_constant() -> None:
+    (part,), _ = spell(blocks(), Forms(blocks()).best((100, 128)))
+    assert "tl.full([1], 48, tl.int64)" in part.source.text
+
+
+def test_constants_of_divisions_fit_in_32_bits() -> None:
+    (part,), _ = spell(blocks(), Forms(blocks()).best((100, 128)))
+    assert "p.floor_mod(" in part.source.text
+    assert not any(int(n) >= 2**31 for n in re.findall(r"\d+", part.source.text))
+
+
 def test_multiples_of_16_hold_only_where_they_are() -> None:
     forms = Forms(softmax())
     form = forms.best((33, 128))
@@ -190,7 +213,7 @@ def test_rows_shorter_than_the_pieces_are_not_split() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(4096, 128), (33, 100), (100_000, 64), (3, 50_000)])
-@pytest.mark.parametrize("make", [softmax, column_sums, scaled])
+@pytest.mark.parametrize("make", [softmax, column_sums, scaled, blocks])
 def test_forms_compile_to_cubins(make: Any, sizes: tuple[int, int]) -> None:
     pytest.importorskip("triton")
     from weft.codegen.triton.target import _request

@@ -350,3 +350,11 @@ def test_an_odd_quotient_tells_how_what_is_divided_is_rounded() -> None:
     facts.learn(rel.ne((n // 4 + 1) % 2, 0))  # windows of a padded image
     assert facts.decide(eq((n + 4) // 8, n // 8))
     assert facts.decide(eq((n // 4) % 2, 0))
+
+
+def test_constant_over_a_size_is_a_quotient_that_nothing_solves() -> None:
+    n = symbol("n", 2)
+    facts = Facts()
+    facts.learn(eq(mod(12 // n, 3), 0))
+    assert facts.decide(eq(mod(12 // n, 3), 0)) is True
+    assert facts.decide(eq(n, 4)) is None

@@ -339,9 +339,10 @@ class _Emitter:
         return spell_const(node.value, node.dtype, self.rank)
 
     def _index_value(self, node: IndexValue) -> str:
-        return f"({self._index(node.expr)}).to(tl.int64)" if not _is_plain(node.expr) else (
-            f"({self._index(node.expr)} + tl.zeros([{self._ones()}], tl.int64))"
-        )
+        value = self._flat(node.expr)
+        if isinstance(value, int):
+            return spell_const(value, "i64", self.rank)
+        return f"({self._text(value)}).to(tl.int64)"
 
     def _indirect(self, node: Indirect) -> str:
         value = self.names[node.value.id]
@@ -476,12 +477,15 @@ class _Emitter:
         function = "tl.atomic_add" if store.mode == "add" else "tl.store"
         self._line(f"{function}({self.pointers[store.buffer]} + {index}, {value}{mask})")
 
-    def _index(self, index: Expr | int) -> str:
-        """An index as text; variables that are contiguous in memory are replaced by the flat index,
-        which Triton knows to be contiguous."""
+    def _flat(self, index: Expr | int) -> Expr | int:
+        """An index whose variables that are contiguous in memory are the flat index, which Triton
+        knows to be contiguous."""
         for axis in self.tiling.axes:
             index = _flatten_index(index, axis)
-        return self._text(index).replace("weft_floor_", "p.floor_")
+        return subs(index, self.quotients)
+
+    def _index(self, index: Expr | int) -> str:
+        return triton_text(self._flat(index))
 
     def _text(self, value: Expr | int) -> str:
         return triton_text(subs(value, self.quotients))
@@ -492,7 +496,7 @@ class _Emitter:
     def _spread(self, text: str, index: Expr | int, axes: frozenset[str]) -> str:
         """An index as a tile (Triton cannot broadcast a literal)."""
         shape = self._shape(axes)
-        if _is_plain(index):
+        if isinstance(self._flat(index), int):
             return f"tl.full({shape}, {text}, tl.int64)"
         return f"tl.broadcast_to({text}, {shape})"
 

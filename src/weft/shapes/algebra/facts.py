@@ -301,9 +301,12 @@ class Facts:
     ) -> tuple[Expr, IntExpr] | None:
         """For ``((symbol + b) // d + c) % k == 0``: the symbol and ``d * k * q + r + offset``,
         where ``r`` is below ``d``."""
-        (variable,), d = symbols(atom.left), atom.right
+        d = atom.right
+        if not isinstance(d, int) or d < 1 or slope != 1:
+            return None
+        (variable,) = symbols(atom.left)
         shift = atom.left - variable
-        if not (slope == 1 and isinstance(d, int) and isinstance(shift, int)) or d < 1:
+        if not isinstance(shift, int):
             return None
         limits, start = symbol_of(variable), d * (-rest % k) - shift
         if limits.lo <= -INF or not isinstance(limits.hi, int):

@@ -42,7 +42,7 @@ def c_text(
     """
     if isinstance(value, int):
         return str(value) if abs(value) < _SMALL else f"{value}LL"
-    spelling = _spelling(names or {}, "/", "weft_min", "weft_max")
+    spelling = _spelling(names or {}, "/", "weft_min", "weft_max", _SMALL)
     if named is not None:
         for kind in (FloorDiv, Mod, Min, Max):
             spelling[kind] = _renamed(spelling[kind], named)
@@ -60,19 +60,20 @@ def _named(names: Mapping[str, str]) -> Callable[[Symbol, Text], str]:
 
 
 def triton_text(value: IntExpr) -> str:
-    """Triton source; integers there divide towards zero as in C."""
-    return render(value, _spelling({}, "//", "tl.minimum", "tl.maximum", "p."))
+    """Triton source; integers there divide towards zero as in C, and may have 32 bits."""
+    return render(value, _spelling({}, "//", "tl.minimum", "tl.maximum", _SMALL // 2, "p."))
 
 
 def _spelling(
-    names: Mapping[str, str], divide: str, smallest: str, largest: str, prefix: str = "weft_"
+    names: Mapping[str, str], divide: str, smallest: str, largest: str, room: int,
+    prefix: str = "weft_",
 ) -> dict[type[Atom], Callable[[Any, Text], str]]:
     """The spelling in a language that divides towards zero; kernels receive the values of functions
-    without algebra."""
+    without algebra. Less than `room` is added to what is divided."""
 
     def division(operator: str, helper: str) -> Callable[[FloorDiv | Mod, Text], str]:
         def spell(atom: FloorDiv | Mod, text: Text) -> str:
-            left, shift = _made_nonnegative(atom)
+            left, shift = _made_nonnegative(atom, room)
             if not (is_nonnegative(left) and is_nonnegative(atom.right)):
                 return f"{helper}({text(left)}, {text(atom.right)})"
             shown = f"{grouped(left, text)}{operator}{grouped(atom.right, text)}"
@@ -95,10 +96,10 @@ def _spelling(
     }
 
 
-def _made_nonnegative(atom: FloorDiv | Mod) -> tuple[IntExpr, int]:
+def _made_nonnegative(atom: FloorDiv | Mod, room: int) -> tuple[IntExpr, int]:
     """``(left + shift * right, shift)``, nonnegative if a constant divisor makes that possible."""
     low = lower_bound(atom.left)
-    if low >= 0 or low <= -_SMALL or not isinstance(atom.right, int) or atom.right < 0:
+    if low >= 0 or low <= -room or not isinstance(atom.right, int) or atom.right < 0:
         return atom.left, 0
     shift = -(low // atom.right)
     return atom.left + shift * atom.right, shift
