@@ -311,3 +311,23 @@ def test_a_global_variable_changed_before_a_function_reads_it():
         return ByFactor.apply(x)
 
     check(f, (torch.ones(2, requires_grad=True),), breaks=None)
+
+
+class SavesIfNeeded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        if x.requires_grad:
+            ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.cos()
+
+
+def test_forward_may_ask_whether_inputs_require_gradients():
+    def f(x):
+        return SavesIfNeeded.apply(x) + SavesIfNeeded.apply(x.detach())
+
+    check(f, (torch.ones(2, requires_grad=True),), graphs=1)

@@ -598,3 +598,32 @@ def test_exceptions_whose_constructor_does_more_than_keep_arguments() -> None:
 
     check(f, (X, 2), (X, 4), breaks=None)
     check(lambda x: (x, str(OSError(2, "a", "b")), str(SyntaxError("m"))), (X,), breaks=0)
+
+
+def refused(x: Any, obj: Any) -> Any:
+    texts = []
+    for operation in (lambda: obj[0], lambda: obj(1), lambda: operator.setitem(obj, 0, 1),
+                      lambda: operator.delitem(obj, 0), lambda: [*obj], lambda: obj[x.shape[0]:]):
+        try:
+            operation()
+        except TypeError as error:
+            texts.append(str(error))
+    try:
+        obj[0] = 1
+    except TypeError as error:
+        texts.append(str(error))
+    return x + len(texts), texts
+
+
+@pytest.mark.parametrize("obj", [0, None, 1.5, True, len, (1, 2), "ab"])
+def test_operations_that_a_type_does_not_have(obj: Any) -> None:
+    check(refused, (X, obj), graphs=1)
+
+
+def test_functions_cannot_be_indexed() -> None:
+    def f(x: Any) -> Any:
+        def inner() -> None: ...
+
+        return refused(x, inner)[0]
+
+    check(f, (X,), graphs=1)

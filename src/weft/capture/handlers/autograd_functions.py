@@ -119,8 +119,9 @@ def _is_torchs(cls: type) -> bool:
 
 def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None:
     context = tx.wrap_fixed(Context, "Context").call(tx, [needs], {})
-    inputs = [run(tx, "call_method", "clone", [a], {}) if isinstance(a, TensorValue) else a
-              for a in args]
+    with torch.enable_grad():  # forward may ask its inputs whether they require gradients
+        inputs = [run(tx, "call_method", "clone", [a], {}) if isinstance(a, TensorValue) else a
+                  for a in args]
     function = tx.wrap_fixed(cls, cls.__name__)
     if cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
         output = function.getattr(tx, "forward").call(tx, [context, *inputs], {})

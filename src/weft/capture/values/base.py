@@ -14,9 +14,9 @@ in the replacement function.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import GraphBreak, ObservedException, graph_break
 from weft.capture.source import Source
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ class _Missing:
 
 
 MISSING = _Missing()
+
+_HEAP_TYPE: Final = 1 << 9
+"""`Py_TPFLAGS_HEAPTYPE`: errors name such a class by its name alone."""
 
 
 class SymbolicValue:
@@ -97,7 +100,7 @@ class SymbolicValue:
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """`self(*args, **kwargs)`."""
-        raise graph_break("unknown-operation", f"a call of {self!r}")
+        raise self._no_rule(tx, f"a call of {self!r}", "object is not callable", "__call__")
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """`self.name(*args, **kwargs)`."""
@@ -113,15 +116,18 @@ class SymbolicValue:
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         """`self[key]`."""
-        raise graph_break("unknown-operation", f"indexing {self!r}")
+        raise self._no_rule(tx, f"indexing {self!r}", "object is not subscriptable", "__getitem__")
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         """`self[key] = value`."""
-        raise graph_break("unknown-operation", f"item assignment to {self!r}")
+        raise self._no_rule(tx, f"item assignment to {self!r}",
+                            "object does not support item assignment", "__setitem__")
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         """`del self[key]`."""
-        raise graph_break("unknown-operation", f"item deletion from {self!r}")
+        verb = "doesn't" if hasattr(self.python_type(), "__getitem__") else "does not"
+        raise self._no_rule(tx, f"item deletion from {self!r}",
+                            f"object {verb} support item deletion", "__delitem__")
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         """`item in self`."""
@@ -129,7 +135,8 @@ class SymbolicValue:
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         """`iter(self)`."""
-        raise graph_break("unknown-operation", f"iteration over {self!r}")
+        raise self._no_rule(tx, f"iteration over {self!r}", "object is not iterable",
+                            "__iter__", "__getitem__")
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         """`next(self)`, or None at the end."""
@@ -146,6 +153,18 @@ class SymbolicValue:
     def plain_number(self, tx: Interpreter) -> SymbolicValue:
         """The value itself, or the Python number in a NumPy scalar or tensor without dimensions."""
         return self
+
+    def _no_rule(
+        self, tx: Interpreter, operation: str, refusal: str, *methods: str
+    ) -> GraphBreak | ObservedException:
+        """What an operation without a rule raises: Python's error if the type has none of its
+        methods."""
+        kind = self.python_type()
+        is_plain = type(kind) is type and (
+            kind.__module__ == "builtins" or kind.__flags__ & _HEAP_TYPE) and kind is not type
+        if is_plain and not any(name in vars(base) for base in kind.__mro__ for name in methods):
+            return tx.error(TypeError, f"'{kind.__name__}' {refusal}")
+        return graph_break("unknown-operation", operation)
 
     # -- what becomes of it -----------------------------------------------------------------------
 
