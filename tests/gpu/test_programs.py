@@ -461,6 +461,29 @@ def test_dropout_between_recurrent_layers(kind: type[nn.RNNBase]) -> None:
     torch.testing.assert_close(compiled(x)[0], layer(x)[0], rtol=1e-4, atol=1e-4)
 
 
+def test_layers_flattened_at_each_call() -> None:
+    layer, x = nn.LSTM(6, 8).cuda(), rand(5, 4, 6)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        layer.flatten_parameters()
+        return layer(x)[0] * 2
+
+    with torch.no_grad():
+        check(f, x, fullgraph=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_ctc_losses_that_cudnn_refuses_are_in_the_graph(dtype: torch.dtype) -> None:
+    targets = torch.tensor([[1, 2, 3], [2, 4, 1]], device="cuda", dtype=dtype)
+    given, lengths = (torch.tensor(n, device="cuda", dtype=dtype) for n in ([8, 7], [3, 2]))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.ctc_loss(x.log_softmax(-1), targets, given, lengths)
+
+    check(f, rand(8, 2, 5), fullgraph=True)
+    check(f, rand(8, 2, 5).requires_grad_(), fullgraph=True)
+
+
 def test_recurrent_weights_that_lie_apart_are_copied() -> None:
     layer, x = nn.LSTM(6, 8, proj_size=3).cuda(), rand(5, 4, 6)
     states = x.new_zeros(1, 4, 3), x.new_zeros(1, 4, 8)

@@ -67,6 +67,13 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return run(tx, "call_function", torch.lstm, args, kwargs)
 
 
+@rule(torch.nn.RNNBase.flatten_parameters)
+def _flatten_parameters(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Moves the weights in memory, which programs cannot see: layers do it themselves when they are
+    made and when they change their device."""
+    return constant(None)
+
+
 def _packed_layer(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Packed sequences, whose lengths the kernel reads from a tensor."""
     if len(args) > 1 and all(isinstance(arg, TensorValue) for arg in args[:2]):

@@ -178,6 +178,19 @@ def _bincount(
     return _new(mode, x, (count,), dtype)
 
 
+@_rule(aten._use_cudnn_ctc_loss.Tensor)
+def _use_cudnn_ctc_loss(
+    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """False for what cuDNN refuses whatever the lengths are; they decide about the rest."""
+    scores, targets, input_lengths, target_lengths = args[:4]
+    integers = {t.dtype for t in (targets, input_lengths, target_lengths)}
+    blank = args[4] if len(args) > 4 else kwargs.get("blank", 0)
+    fits = (blank == 0 and targets.dim() == 1 and integers == {torch.int32}
+            and scores.dtype is torch.float32 and scores.fake_device.type == "cuda")
+    return NotImplemented if fits else False
+
+
 @_rule(aten._ctc_loss.Tensor)
 def _ctc_loss(
     mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
