@@ -1,6 +1,7 @@
 """Compiled forward and backward against eager: what is saved, gradients, higher orders, modes."""
 
 import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -188,13 +189,34 @@ def test_gradgradcheck() -> None:
 
 
 def test_double_backward_needs_inputs_that_exist() -> None:
-    leaf = torch.randn(4, requires_grad=True)
+    leaf = torch.randn(2048, requires_grad=True)  # more than is kept for this purpose alone
     x = leaf + 0
     call = compiled(lambda x: x.sum().exp(), [x])
     y = call(leaf + 0)[0]
     gc.collect()
     with pytest.raises(DoubleBackwardError, match="no longer exists"):
         torch.autograd.grad(y.sum(), leaf, create_graph=True)
+
+
+def test_inputs_kept_for_double_backward_are_free_after_a_backward() -> None:
+    leaf, layer = torch.randn(1, 3, 8, 8, requires_grad=True), torch.nn.Conv2d(3, 4, 3)
+
+    def enlarged(x: torch.Tensor) -> torch.Tensor:
+        """Eager saves the large image; the compiled function computes it again."""
+        return layer(F.interpolate(x, scale_factor=2)).sigmoid()
+
+    def penalty(call: Callable) -> torch.Tensor:
+        (g,) = torch.autograd.grad(call(leaf * 2).sum(), leaf, create_graph=True)
+        return torch.autograd.grad(g.square().sum(), layer.weight)[0]
+
+    call = weft.compile(enlarged)
+    torch.testing.assert_close(penalty(call), penalty(enlarged))
+    x = leaf * 2
+    y, alive = call(x), weakref.ref(x)
+    del x
+    assert alive() is not None
+    y.sum().backward()
+    assert alive() is None
 
 
 def test_gradient_penalty_with_graph_breaks() -> None:

@@ -317,3 +317,19 @@ def func_errors(wrap):
         err(lambda: wrap(lambda x, y: vmap(lambda a, b: a * b)(x, y))(X(), X()[:2])),
         err(lambda: wrap(lambda x: vmap(lambda a: F.dropout(a))(x))(X())),
     ]
+
+
+@program
+def create_graph_through_a_transform_and_results_around_it(wrap):
+    """The graph that runs again was cut within the transform."""
+
+    def f(x):
+        y = x.sin()
+        g = torch.func.grad(lambda z: (z**3).sum())(y)
+        return y, g, (g * y).sum()
+
+    x = XR()
+    _, g, loss = wrap(f)(x)
+    (h,) = torch.autograd.grad(loss, x, create_graph=True)
+    (h * g).sum().backward()
+    return [h, x.grad]

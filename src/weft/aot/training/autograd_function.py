@@ -237,6 +237,8 @@ def _computed(
             return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
     if not is_cut:
         ctx.maybe_clear_saved_tensors()
+        if spec.inputs.held:
+            spec.inputs.release(ctx)
     if spec.symbols:
         saved += ctx.symbols
     saved += _tangents(spec, ctx, grads, run.given)

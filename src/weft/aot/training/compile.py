@@ -9,8 +9,10 @@ Place in the pipeline: the training branch of `pipeline.compile_aot`::
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
@@ -19,6 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 from weft._torch import OpOverload, call_hooks_for_gradients, tree_flatten
 from weft.aot import graph as aten_graph
 from weft.aot.global_state import Boxed, without_autocast
+from weft.aot.graph import memory_owner
 from weft.aot.operators import draws_numbers
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
@@ -34,6 +37,7 @@ from weft.aot.training.function_spec import FunctionSpec
 from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.layers import Inner, cut_at, inner_results, without_inner
+from weft.aot.training.memory_budget import numel
 from weft.aot.training.partition import Partition, is_view, mark_copies, partition
 from weft.aot.training.requests import Requests
 from weft.aot.training.tangents import TangentLayout
@@ -42,6 +46,9 @@ from weft.diagnostics import events
 from weft.runtime.restoring import run_captured
 
 aten = torch.ops.aten
+
+_LITTLE: Final = 1 << 12
+"""Bytes of inputs that are kept for double backward in any case: its node takes as many."""
 
 _IGNORED: Final = {(aten._native_batch_norm_legit_functional.default, k): (3, 4) for k in (0, 1, 2)}
 """(operator, result) -> arguments that the result does not depend on."""
@@ -53,6 +60,7 @@ def compile_joint(
 ) -> Boxed:
     """Optimize, partition, compile both halves, and wrap them for autograd."""
     leaves = _leaf_inputs(tracer)
+    in_eager = _bytes_of(_saved_in_eager(joint, leaves))
     mark_copies(joint.graph)
     joint_gm = optimize(joint.graph, lowered)
     if lowered is not None and "is_stage" not in gm.meta:
@@ -61,7 +69,7 @@ def compile_joint(
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
-    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves)
+    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager)
     stale = _stale(joint, joint_gm.graph, traced)
     redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
     forward = compiler(finish(aten_graph.make(parts.forward)))
@@ -193,9 +201,9 @@ def _leaf_inputs(tracer: Tracer) -> set[int]:
 
 def _spec(
     tracer: Tracer, traced: Traced, joint: JointGraph, joint_graph: Graph, parts: Partition,
-    leaves: set[int],
+    leaves: set[int], in_eager: int,
 ) -> dict[str, Any]:
-    """The static fields of the `FunctionSpec`."""
+    """The static fields of the `FunctionSpec`. `in_eager`: the bytes that eager saves."""
     values = [n.meta["val"] for n in joint.tangents]
     layouts = {k: TangentLayout.of(v) for k, v in zip(_values(joint), values, strict=False)}
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
@@ -205,6 +213,11 @@ def _spec(
     detached = _without_gradients(tracer, joint) - set(traced.mutated)
     kept = leaves | (detached - unread)
     weak = [i for i in unsaved if i not in kept or i in traced.mutated]
+    read = [i for i in weak if i not in unread]
+    saved = parts.bytes_saved + _bytes_of(
+        tracer.primals[i] for i in parts.saved_inputs if i not in kept)
+    held = _small([i for i in read if i not in traced.mutated], tracer.primals,
+                  max(in_eager - saved, saved // 16, _LITTLE))
     numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
     own = tuple(i for i, k in numbered if k >= parts.n_values)
     return {
@@ -216,7 +229,8 @@ def _spec(
             saved=tuple(parts.saved_inputs),
             leaves=tuple(i for i in unsaved if i in kept and i not in traced.mutated),
             unread_leaves=frozenset(unread & leaves),
-            weak=tuple(i for i in weak if i not in unread),
+            weak=tuple(read),
+            held=held,
             unread=tuple(i for i in weak if i in unread),
             written=frozenset(traced.mutated),
         ),
@@ -225,8 +239,33 @@ def _spec(
         "layouts": layouts,
         "detached_inputs": tuple(sorted(detached)),
         "groups": joint.groups,
-        "droppable": () if joint.groups or traced.mutated or not unread.issuperset(weak) else own,
+        "droppable": () if joint.groups or traced.mutated or not held.issuperset(read) else own,
     }
+
+
+def _saved_in_eager(joint: JointGraph, leaves: set[int]) -> Iterator[torch.Tensor]:
+    """What autograd saves: what the backward reads of the forward (parameters are alive anyway)."""
+    placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
+    late = set(joint.tangents)
+    known = {n for i, n in enumerate(n for n in placeholders if n not in late) if i in leaves}
+    for node in joint.graph.nodes:
+        if node.op == "call_function" and node.meta["phase"] == "backward":
+            late.add(node)
+            for found in {memory_owner(a) for a in node.all_input_nodes} - late - known:
+                known.add(found)
+                yield from (t for t in tree_flatten(found.meta["val"])[0]
+                            if isinstance(t, torch.Tensor))
+
+
+def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(numel(t) * t.element_size() for t in tensors)
+
+
+def _small(inputs: list[int], tensors: Sequence[Any], limit: int) -> frozenset[int]:
+    """The smallest of these inputs that have at most `limit` bytes together."""
+    ordered = sorted(inputs, key=lambda i: _bytes_of([tensors[i]]))
+    sizes = accumulate(_bytes_of([tensors[i]]) for i in ordered)
+    return frozenset(i for i, size in zip(ordered, sizes, strict=True) if size <= limit)
 
 
 def _without_gradients(tracer: Tracer, joint: JointGraph) -> set[int]:

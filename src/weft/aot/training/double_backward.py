@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from weft._torch import tree_flatten
+from weft._torch import functorch, tree_flatten
 from weft.aot.global_state import AutocastState, RandomState
 from weft.aot.tracing.trace import Traced
 from weft.aot.training.backwards import Indices
@@ -91,10 +91,12 @@ class DoubleBackward:
 
     @cached_property
     def cut_graph(self) -> GraphModule:
-        """The captured graph with a cut behind each inner result."""
+        """The captured graph with a cut behind each inner result, outside of transforms."""
         results = tree_flatten(self.gm.graph.output_node().args[0])[0]
         at = {results[~k if k < 0 else self.position[k][0]]: k for k in self.inner}
         last = {_last_write(node): node for node in at}
+        waiting: list[Node] = []
+        depth = 0
         graph = Graph()
         cuts, env, uncut = graph.placeholder("cuts"), dict[Node, Node](), dict[Node, Node]()
         for node in self.gm.graph.nodes:
@@ -102,7 +104,10 @@ class DoubleBackward:
                 graph.output(map_arg(node.args[0], lambda n: uncut.get(n) or env[n]))
                 continue
             env[node] = graph.node_copy(node, env.__getitem__)
-            if result := last.get(node):
+            depth += _NESTING.get(node.target, 0)
+            waiting += [last[node]] if node in last else []
+            while waiting and not depth:
+                result = waiting.pop()
                 uncut[result] = env[result]
                 env[result] = graph.call_function(Cuts.add, (cuts, at[result], env[result]))
         return GraphModule(self.gm, graph)
@@ -121,6 +126,14 @@ class DoubleBackward:
         if found is None or found.size() != tangent.size():
             raise _refused("outputs that share memory")
         return found  # type: ignore[no-any-return]
+
+
+_NESTING: Final[dict[Any, int]] = {
+    getattr(functorch, f"_{transform}_{change}_nesting"): step
+    for transform in ("grad", "jvp", "vmap")
+    for change, step in (("increment", 1), ("decrement", -1))
+}
+"""What enters and leaves a transform of torch.func, where autograd functions need rules for it."""
 
 
 def _last_write(node: Node) -> Node:

@@ -3,13 +3,15 @@
 Place in the pipeline: part of `autograd_function`'s context. Such a backward (`create_graph=True`)
 runs the captured graph again, and so needs its inputs beside the saved values. Eager would not save
 them: they are kept outside autograd's saved tensors, because the program may write to them, and
-hooks do not see them. Only leaves are kept strongly, which costs nothing; others are held weakly,
-and if they are gone, that is an error and not a wrong number.
+hooks do not see them. Leaves are kept strongly, which costs nothing, and others as far as what is
+kept in all does not become more than in eager. The rest is held weakly, and if it is gone, that is
+an error and not a wrong number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 from weakref import ref
@@ -36,7 +38,9 @@ class ForwardInputs:
     unread_leaves: frozenset[int]
     """Of these, those whose values no gradient depends on."""
     weak: tuple[int, ...]
-    """Tensors that are held weakly."""
+    """Tensors that are held weakly, at the latest when autograd has freed what it saved."""
+    held: frozenset[int]
+    """Of these, those that are kept strongly until then."""
     unread: tuple[int, ...]
     """Tensors whose values no gradient depends on: only their metadata matters."""
     written: frozenset[int]
@@ -61,8 +65,18 @@ class ForwardInputs:
         for i in self.weak:
             untracked = i in self.written or inputs[i].is_inference()
             version = None if untracked else inputs[i]._version
-            others[i] = (ref(inputs[i]), version)
+            others[i] = ((_Strong if i in self.held else ref)(inputs[i]), version)
         return others
+
+    def release(self, ctx: Any) -> None:
+        """Hold weakly what was kept strongly, if autograd has freed what it saved."""
+        with suppress(RuntimeError):
+            ctx.saved_tensors  # noqa: B018  raises if it is freed
+            return
+        for i in self.held:
+            held, version = ctx.others[i]
+            if type(held) is _Strong:
+                ctx.others[i] = ref(held()), version
 
     def found_again(self, ctx: Any, saved: Sequence[Any]) -> list[Any]:
         """The arguments of the forward."""
@@ -77,6 +91,19 @@ class ForwardInputs:
         for i, other in getattr(ctx, "others", {}).items():
             inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
         return inputs
+
+
+@final
+class _Strong:
+    """A tensor in the place of a weak reference to it."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __call__(self) -> torch.Tensor:
+        return self.tensor
 
 
 @final
