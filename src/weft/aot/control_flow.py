@@ -47,7 +47,8 @@ def _makes_leaves(graph: Graph) -> set[Node]:
         if (n.target == "requires_grad_" and not returned.isdisjoint((n, n.args[0]))
             and n.args[0].meta["example_value"].is_leaf)
         or (n.op == "call_function" and n in returned and not n.all_input_nodes
-            and getattr(n.meta.get("example_value"), "requires_grad", False))
+            and getattr(n.meta.get("example_value"), "requires_grad", False)
+            and n.meta["example_value"].is_leaf)
     }
 
 

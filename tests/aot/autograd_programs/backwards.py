@@ -756,3 +756,53 @@ def view_behind_a_break_without_gradients(wrap):
     first, rest = wrap(f)(x)
     (first.sum() + rest.sum()).backward()
     return [x.grad, first, rest]
+
+
+@program
+def leaf_written_between_backwards_of_independent_results(wrap):
+    """The second backward computed with the new values; eager raises, but only where it reads."""
+    x, w = XR(), XR()
+    a, b, c = wrap(lambda x, w: (w.exp(), x.sin(), w.cos()))(x, w)
+    a.sum().backward(retain_graph=True)
+    with torch.no_grad():
+        x.add_(1)
+    seen = [err(b.sum().backward), x.grad]
+    x, w = XR(), XR()
+    a, b, c = wrap(lambda x, w: (x.exp(), x.sin(), w.cos()))(x, w)
+    a.sum().backward()
+    with torch.no_grad():
+        x.add_(1)
+    c.sum().backward()
+    return [*seen, err(b.sum().backward), x.grad, w.grad]
+
+
+@program
+def create_graph_through_a_result_written_without_gradients(wrap):
+    """The graph that runs again was cut where gradients were disabled: a part was lost."""
+
+    def f(x):
+        h = x * 2
+        with torch.no_grad():
+            h.mul_(3)
+        return h, h * x
+
+    x = XR()
+    h, product = wrap(f)(x)
+    (g,) = torch.autograd.grad(product.sum(), x, create_graph=True)
+    return [g, h, *torch.autograd.grad(g.square().sum(), x)]
+
+
+@program
+def create_graph_through_a_filled_result(wrap):
+    """A buffer made in the graph and filled with results was taken for a leaf."""
+
+    def f(x):
+        filled = torch.zeros(3, 4)
+        filled[0] = x[0].sin()
+        filled[torch.tensor([1, 1]), torch.tensor([2, 2])] = x[0, :2]
+        return filled, filled * x
+
+    x = XR()
+    _, product = wrap(f)(x)
+    (g,) = torch.autograd.grad(product.sum(), x, create_graph=True)
+    return [g, *torch.autograd.grad(g.square().sum(), x)]

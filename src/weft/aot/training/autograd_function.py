@@ -230,6 +230,8 @@ def _computed(
     if spec.droppable and hasattr(ctx, "dropped"):
         saved = _recomputed(spec, ctx, saved)
     run = (spec.gradients.cut() if is_cut else spec.gradients.backwards).of(given, wanted)
+    if spec.groups:
+        _check_versions(ctx, saved, run.reads)
     if run.is_other:
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
     if given is not None and run.with_zeros and _mixes(spec, given):
@@ -297,12 +299,25 @@ def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.
     saved, done = getattr(ctx, "kept_saved", (None, set()))
     try:
         saved, done = ctx.saved_tensors, set()  # the graph was retained until now
+        ctx.saved_versions = [None if t is None else t._version for t in saved]
     except RuntimeError:
         if saved is None or walked & done:
             raise
     done |= walked
     ctx.kept_saved = (saved, done) if len(done) < len(groups) else (None, done)
     return list(saved)
+
+
+def _check_versions(ctx: Any, saved: Sequence[Any], read: Iterable[int]) -> None:
+    """Check as autograd does, which has checked (or freed) the saved tensors in the backward of
+    another group, that the program has not written to them."""
+    versions = getattr(ctx, "saved_versions", ())
+    for i in sorted(read):
+        if i < len(versions) and saved[i] is not None and saved[i]._version != versions[i]:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: [{saved[i].type()} {[*saved[i].size()]}] is at version "
+                f"{saved[i]._version}; expected version {versions[i]} instead.")
 
 
 def _kept_saved(ctx: Any) -> list[torch.Tensor]:
@@ -329,6 +344,8 @@ def _differentiably(
     *, is_cut: bool = False,
 ) -> Gradients:
     """The gradients computed through autograd, for the original inputs."""
+    if spec.groups:
+        _check_versions(ctx, saved, range(len(spec.inputs.saved)))
     inputs = spec.inputs.found_again(ctx, saved)
     by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
                 if grads[k] is not None}

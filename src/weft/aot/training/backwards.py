@@ -45,16 +45,18 @@ class Backward:
     """A compiled backward: the values whose tangents it takes, and whether it uses zeros for
     others.
 
+    reads: the positions of the inputs that it reads.
     is_other: a user's function takes another way for such tangents than the compiled one.
     in_stages: `call` returns an iterator of the gradients of each stage.
     """
 
-    __slots__ = ("call", "given", "in_stages", "is_other", "with_zeros")
+    __slots__ = ("call", "given", "in_stages", "is_other", "reads", "with_zeros")
 
     def __init__(
-        self, call: Boxed, given: Indices | None, with_zeros: bool, is_other: bool
+        self, call: Boxed, given: Indices | None, reads: Indices, with_zeros: bool, is_other: bool
     ) -> None:
         self.call = call
+        self.reads = reads
         self.is_other = is_other
         self.in_stages = isgeneratorfunction(call)
         self.given = given  # None: all
@@ -123,11 +125,13 @@ class Backwards:
         eliminate_dead_code(gm)
         is_other = remove_marks(graph)
         eliminate_dead_code(gm)
+        inputs = [n for n in graph.nodes if n.op == "placeholder"]
+        reads = frozenset(i for i, n in enumerate(inputs) if n.users)
         present = [n for n in tangents.values() if n not in absent]
         sources = gradient_sources(graph, present, self.stages)
         gm.meta["stages"] = stages_of_outputs(sources, self.stages)
         call = with_sources(compiler(finish(gm)), sources, self.stages)
-        return Backward(call, given, not all(n._erased for n in with_zeros), is_other)
+        return Backward(call, given, reads, not all(n._erased for n in with_zeros), is_other)
 
 
 def tangent_nodes(graph: Graph, tangents: Sequence[int]) -> dict[int, Node]:

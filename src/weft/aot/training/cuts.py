@@ -41,6 +41,7 @@ class Cuts:
         """The inputs of the other run that gradients are taken for."""
         return self._home(*tensors) if self.live else views(tensors)
 
+    @torch.enable_grad()  # the program may have disabled gradients to write to the result
     def add(self, key: int, tensor: torch.Tensor) -> torch.Tensor:
         """A cut behind an inner result, computed as `tensor`."""
         held = self.live.get(key)
