@@ -446,6 +446,44 @@ def has_dispatch_kernel(name: str, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
+_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+def is_collective(op: object) -> bool:
+    """Whether an operator talks to other processes."""
+    return isinstance(op, OpOverload) and op.namespace in _COLLECTIVES
+
+
+def runs_as_written(op: OpOverload) -> bool:
+    """Whether each call of an operator runs once, and in order: those that draw random numbers, and
+    those that talk to other processes."""
+    return torch.Tag.nondeterministic_seeded in op.tags or op.namespace in _COLLECTIVES
+
+
+@cache
+def functional_collectives() -> Any:
+    """aot: torch's collectives without mutation, whose metadata comes with this module."""
+    import_module("torch.distributed._functional_collectives")
+    return torch.ops._c10d_functional
+
+
+def unboxed_group(group: Any) -> tuple[str, int]:
+    """aot: the name and the size of the process group that a collective's operator gets."""
+    found = torch.distributed.ProcessGroup.unbox(group)
+    return found.group_name, found.size()
+
+
+def boxed_done_work() -> Any:
+    """aot: what an operator of a collective returns to wait for, when all is done."""
+    return import_module("torch._C._distributed_c10d").FakeWork().boxed()
+
+
+def reduction_name(operation: Any) -> str:
+    """aot: the name of the reduction that a collective's operator gets: sum, max, ..."""
+    kind = torch.distributed.ReduceOp.RedOpType(operation.op())
+    return str(kind.name).lower()
+
+
 def storage_use_count(tensor: torch.Tensor) -> int:
     """How many owners the tensor's storage has (tensors and views sharing it)."""
     count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)

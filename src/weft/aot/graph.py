@@ -57,7 +57,7 @@ def _problem(node: Node) -> str | None:
         return None
     if not isinstance(node.target, OpOverload):
         return "a call of something that is no operator overload"
-    if facts(node.target).kind not in (Kind.FUNCTIONAL, Kind.VIEW, Kind.COMPOSITE):
+    if facts(node.target).kind not in (Kind.FUNCTIONAL, Kind.VIEW, Kind.COMPOSITE, Kind.COLLECTIVE):
         return "an operator that writes its arguments"
     if any(isinstance(i, torch.Tensor) for i in _leaves(node.args)):
         return "a tensor among the arguments"

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 
 import torch
 
-from weft._torch import OpOverload, has_dispatch_kernel
+from weft._torch import OpOverload, has_dispatch_kernel, is_collective
 from weft.aot.functional_form import functional_form
 
 aten = torch.ops.aten
@@ -32,6 +32,7 @@ class Kind(Enum):
     MUTATION = auto()  # writes to some arguments' data
     METADATA = auto()  # changes an argument's sizes or strides in place (t_, unsqueeze_)
     COMPOSITE = auto()  # calls other operators; recorded in inference mode only
+    COLLECTIVE = auto()  # talks to other processes
     OPAQUE = auto()  # mutates or aliases in a way that cannot be expressed functionally
 
 
@@ -85,6 +86,8 @@ def _kind(
     """The kind, from mutation and aliasing."""
     if is_composite(op):
         return Kind.COMPOSITE
+    if is_collective(op):
+        return Kind.COLLECTIVE
     if not written:
         return Kind.VIEW if aliased else Kind.FUNCTIONAL
     if functional is None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 import torch
 
+from weft._torch import is_collective
 from weft.codegen.ir.dtypes import DType, compute_type, from_torch
 from weft.codegen.ir.loop_ir import KernelBuilder, Node, Scalar
 from weft.errors import SourceLine
@@ -327,7 +328,10 @@ class ExternCall:
     binds: tuple[Binding, ...] = ()
 
     def may_alias(self) -> bool:
-        """Whether a result may be a view of an argument."""
+        """Whether a result may be a view of an argument, or memory that is written or read until
+        `wait_tensor`."""
+        if is_collective(self.op):
+            return True
         returns = getattr(getattr(self.op, "_schema", None), "returns", ())
         return any(r.alias_info is not None for r in returns)
 

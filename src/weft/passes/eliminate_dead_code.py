@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import operator
 
-import torch
 from torch.fx import GraphModule, Node
 
-from weft._torch import OpOverload
+from weft._torch import OpOverload, runs_as_written
 
 
 def eliminate_dead_code(gm: GraphModule) -> bool:
@@ -38,4 +37,4 @@ def is_removable(node: Node) -> bool:
         return False
     if not target._schema.returns:
         return False
-    return torch.Tag.nondeterministic_seeded not in target.tags
+    return not runs_as_written(target)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch.fx import GraphModule, Node
 
-from weft._torch import FakeTensor, OpOverload, tree_flatten
+from weft._torch import FakeTensor, OpOverload, runs_as_written, tree_flatten
 
 aten = torch.ops.aten
 
@@ -63,7 +63,7 @@ def _foldable(node: Node, uniform: dict[Node, Any]) -> bool:
     if not inputs or any(i not in uniform for i in inputs):
         return False
     target = node.target
-    if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
+    if not isinstance(target, OpOverload) or runs_as_written(target):
         return False
     return target in _VIEWS or (torch.Tag.pointwise in target.tags and not _is_symbolic(node))
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch.fx import GraphModule, Node
 
-from weft._torch import OpOverload
+from weft._torch import OpOverload, runs_as_written
 from weft.passes.node_key import exact_key
 
 aten = torch.ops.aten
@@ -51,4 +51,4 @@ def _mergeable(node: Node) -> bool:
         return False
     if target.overloadpacket in _UNINITIALISED:
         return False
-    return torch.Tag.nondeterministic_seeded not in target.tags
+    return not runs_as_written(target)

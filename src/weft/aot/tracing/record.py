@@ -24,6 +24,7 @@ from torch.fx import Node
 from weft._torch import DispatchMode, FakeTensor, OpOverload
 from weft.aot.evaluate import is_plain
 from weft.aot.operators import Kind, OpFacts, facts
+from weft.aot.tracing.collectives import record_collective
 from weft.aot.tracing.functionalize import Functionalizer, require_fake
 from weft.aot.views import IDENTITIES, Unsupported, ViewStep
 from weft.shapes.fakes.wrappers import is_wrapper
@@ -260,6 +261,7 @@ _BY_KIND: Final[dict[Kind, Callable[..., Any]]] = {
     Kind.MUTATION: Recorder.mutation,
     Kind.METADATA: Recorder.metadata,
     Kind.COMPOSITE: Recorder.composite,
+    Kind.COLLECTIVE: record_collective,
     Kind.OPAQUE: Recorder.opaque,
 }
 

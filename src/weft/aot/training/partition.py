@@ -28,7 +28,7 @@ import torch
 from torch.fx import Graph, Node
 
 from weft._mincut import min_cut
-from weft._torch import FakeTensor, OpOverload
+from weft._torch import FakeTensor, OpOverload, is_collective, runs_as_written
 from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
 from weft.aot.operators import Kind, draws_numbers, facts
@@ -190,7 +190,9 @@ def _may_run_again(node: Node, roles: _Roles) -> bool:
     target = node.target
     if not _must_run_early(node, roles) or not isinstance(target, OpOverload):
         return False
-    return node not in roles.binders and not draws_numbers(target, node.args, node.kwargs)
+    if is_collective(target) or node in roles.binders:
+        return False
+    return not draws_numbers(target, node.args, node.kwargs)
 
 
 def _cheapest_cut(roles: _Roles, free: Container[Node] = ()) -> set[Node]:
@@ -284,7 +286,7 @@ def is_cheap(node: Node) -> bool:
         return True
     if target is operator.getitem or "copies_input" in node.meta:
         return False
-    if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
+    if not isinstance(target, OpOverload) or runs_as_written(target):
         return False
     if torch.Tag.pointwise in target.tags:
         return True
@@ -351,8 +353,7 @@ def _has_effect(node: Node, roles: _Roles) -> bool:
         return True
     return node.meta.get("phase") == "forward" and node not in roles.late and (
         isinstance(node.target, OpOverload)
-        and (torch.Tag.nondeterministic_seeded in node.target.tags
-             or not node.target._schema.returns)
+        and (runs_as_written(node.target) or not node.target._schema.returns)
     )
 
 

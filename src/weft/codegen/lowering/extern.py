@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft._torch import is_collective
 from weft.codegen.lowering.registry import LoweringContext, strided_of
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.shapes.unbacked import Binding
@@ -28,6 +29,8 @@ def call_aten(
         map_values(keywords, lambda v: _realise(v, reads)),
         [], is_tuple, cx.origins, reads, binds=binds,
     )
+    if is_collective(cx.target):
+        reads.extend(_read_meanwhile(cx, reads))
     results: list[Value | None] = []
     for position in wanted:
         if position is None:
@@ -41,6 +44,14 @@ def call_aten(
         )
     cx.graph.record(call)
     return results
+
+
+def _read_meanwhile(cx: LoweringContext, reads: list[Buffer]) -> list[Buffer]:
+    """What collectives that are waited for may still read."""
+    return [buffer for call in cx.graph.definitions
+            if isinstance(call, ExternCall) and is_collective(call.op)
+            and any(made in reads for made in call.outputs)
+            for buffer in call.reads]
 
 
 def _realise(value: Value, reads: list[Buffer]) -> Value:

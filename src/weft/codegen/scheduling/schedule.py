@@ -26,9 +26,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-import torch
-
-from weft._torch import OpOverload
+from weft._torch import OpOverload, runs_as_written
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import refine
 from weft.codegen.lowering import GraphLowering
@@ -169,13 +167,14 @@ def _has_effect(definition: Definition) -> bool:
     (assertions), those that bind symbols, and those that draw random numbers."""
     if not isinstance(definition, ExternCall):
         return False
-    return bool(definition.binds) or not written_by(definition) or _draws(definition)
+    return bool(definition.binds) or not written_by(definition) or _runs_as_written(definition)
 
 
-def _draws(definition: Definition) -> bool:
-    """Whether it advances a random generator: such calls keep their order."""
+def _runs_as_written(definition: Definition) -> bool:
+    """Whether it advances a random generator, or talks to other processes: such calls keep their
+    order."""
     op = getattr(definition, "op", None)
-    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+    return isinstance(op, OpOverload) and runs_as_written(op)
 
 
 @final
@@ -199,8 +198,8 @@ class _Fusion:
         self.rejected: set[tuple[int, int]] = set()
         self.bound: dict[str, int] = {}
         self.symbols: dict[int, frozenset[str]] = {}
-        self.last_draw: int | None = None
-        self.draw_before: dict[int, int] = {}
+        self.last_ordered: int | None = None
+        self.ordered_before: dict[int, int] = {}
         for number, definition in enumerate(definitions):
             self._add(number, definition, accesses)
         self.descendants = dict.fromkeys(self.steps, 0)
@@ -225,11 +224,11 @@ class _Fusion:
             self.symbols[number] = symbols_of(definition, accesses) & self.bound.keys()
             for before in {self.bound[name] for name in self.symbols[number]}:
                 mask |= self.ancestors[before] | (1 << before)
-        if _draws(definition):
-            if self.last_draw is not None:
-                mask |= self.ancestors[self.last_draw] | (1 << self.last_draw)
-                self.draw_before[number] = self.last_draw
-            self.last_draw = number
+        if _runs_as_written(definition):
+            if self.last_ordered is not None:
+                mask |= self.ancestors[self.last_ordered] | (1 << self.last_ordered)
+                self.ordered_before[number] = self.last_ordered
+            self.last_ordered = number
         self.bound.update((b.name, number) for b in _binds(definition))
         self.ancestors[number] = mask
         for buffer in written_by(definition):
@@ -430,8 +429,8 @@ class _Fusion:
     def _dependencies(self, number: int) -> set[int]:
         found = {self.producer[name] for name in self._reads(number) if name in self.producer}
         found.update(self.bound[name] for name in self.symbols.get(number, ()))
-        if number in self.draw_before:
-            found.add(self.draw_before[number])
+        if number in self.ordered_before:
+            found.add(self.ordered_before[number])
         return found - {number}
 
     def _replace(self, first: int, second: int, merged: Group) -> None:
