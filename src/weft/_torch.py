@@ -467,6 +467,11 @@ def functional_collectives() -> Any:
     return torch.ops._c10d_functional
 
 
+process_group_of_name: Any = getattr(
+    torch._C, "_distributed_c10d", torch._C).__dict__.get("_resolve_process_group")
+"""capture: the function that finds a process group by name."""
+
+
 def unboxed_group(group: Any) -> tuple[str, int]:
     """aot: the name and the size of the process group that a collective's operator gets."""
     found = torch.distributed.ProcessGroup.unbox(group)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,3 +80,83 @@ def test_two_processes() -> None:
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True,
                           timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def same(f: Callable[..., Any], *args: Any) -> None:
+    """The function captured whole gives the same."""
+    expected = f(*args)
+    compiled = weft.compile(f, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(*args), expected)
+
+
+def test_functional_collectives_broke_the_graph() -> None:
+    import torch.distributed._functional_collectives as functional
+
+    def f(x: torch.Tensor, group: Any) -> tuple[torch.Tensor, ...]:
+        summed = functional.all_reduce(x, "sum", group)
+        return summed.sin(), functional.all_gather_tensor(x, 0, group) * group.size()
+
+    same(f, torch.randn(4, 8), dist.group.WORLD)
+
+
+def test_collectives_of_the_program_broke_the_graph() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * dist.get_world_size()
+        dist.all_reduce(y, op=dist.ReduceOp.MAX)
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, y)
+        dist.broadcast(y, 0)
+        whole, mixed = torch.empty_like(x), torch.empty_like(x)
+        dist.reduce_scatter_tensor(whole, x)
+        dist.all_to_all_single(mixed, x)
+        dist.all_reduce(x * 2)  # unused, but the other processes wait for it
+        return y, torch.cat(parts), whole, mixed
+
+    same(f, torch.randn(4, 8))
+
+
+@pytest.mark.filterwarnings("ignore:c10d")
+def test_gradients_pass_a_collective_as_if_it_were_not_there() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 3
+        dist.all_reduce(y)
+        return (torch.autograd.grad((y * 2).sum(), x)[0], y)  # type: ignore[return-value]
+
+    same(f, torch.randn(4, requires_grad=True))
+
+
+def test_tensor_parallel_modules_broke_the_graph() -> None:
+    from torch.distributed.tensor import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (1,))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    same(model, torch.randn(3, 4))
+
+
+def test_distributed_tensors_of_symbolic_sizes_failed_in_their_class() -> None:
+    from torch.distributed.tensor import (
+        DTensor,
+        Replicate,
+        Shard,
+        distribute_tensor,
+        init_device_mesh,
+    )
+
+    mesh = init_device_mesh("cpu", (1,))
+    w = distribute_tensor(torch.randn(8, 4), mesh, [Shard(1)])
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = DTensor.from_local(x, mesh, [Replicate()], run_check=False) @ w
+        return y.redistribute(mesh, [Replicate()]).to_local() + 1
+
+    compiled = weft.compile(f, fullgraph=True)
+    for n in (3, 4, 5):
+        x = torch.randn(n, 8)
+        torch.testing.assert_close(compiled(x), f(x))

@@ -42,6 +42,7 @@ from weft.aot.tracing.record import Recorder
 from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
 from weft.shapes.fakes.fake import FakeContext, connected_non_leaf, is_leaf
 from weft.shapes.fakes.without_sympy import python_kernels
+from weft.shapes.fakes.wrappers import is_wrapper
 from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
@@ -245,10 +246,15 @@ class Tracer:
         if symbols is not None:
             symbols.data.earlier_answers = iter(node.meta.get("answers", ()))
             symbols.floats.carrying = "carries" in node.meta
-        if "python_dispatcher" in node.meta:
-            with python_kernels():
-                return self._call_target(node, env)
-        return self._call_target(node, env)
+        try:
+            if "python_dispatcher" in node.meta:
+                with python_kernels():
+                    return self._call_target(node, env)
+            return self._call_target(node, env)
+        except (RuntimeError, TypeError) as error:  # of a class that expects sizes to be numbers
+            if not any(map(_is_symbolic_wrapper, map(env.get, node.all_input_nodes))):
+                raise
+            raise Unsupported(f"wrapped tensors of symbolic sizes: {error}") from error
 
     def _call_target(self, node: Node, env: dict[Node, Any]) -> Any:
         if node.op == "get_attr":
@@ -531,3 +537,7 @@ def _attribute(root: Any, path: str) -> Any:
     for name in path.split("."):
         root = getattr(root, name)
     return root
+
+
+def _is_symbolic_wrapper(value: Any) -> bool:
+    return is_wrapper(type(value)) and any(type(size) is not int for size in value.size())

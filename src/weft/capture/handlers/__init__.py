@@ -16,6 +16,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     constructors,
     copying,
     data_numbers,
+    distributed_library,
     exception_methods,
     functorch_library,
     higher_order,

@@ -72,7 +72,8 @@ def _asks_metaclass(tx: Interpreter, checker: Any, cls: type, value: SymbolicVal
     return function.call(tx, [of, value], {}).truth(tx)
 
 
-_CHECK_CLASSES: Final = frozenset({"", None, "abc", "builtins", "torch.nn.parameter", "torch"})
+_CHECK_CLASSES: Final = frozenset({"", None, "abc", "builtins", "torch.nn.parameter", "torch",
+                                   "torch._opaque_base"})
 """Classes whose `__instancecheck__` looks at the class alone."""
 
 

@@ -21,15 +21,18 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, evaluate, known_arguments
-from weft.capture.values.objects.classes import constructor
+from weft.capture.values.objects.classes import constructor, constructor_named
 from weft.capture.values.objects.functions import FunctionValue, rule
-from weft.capture.values.registry import wraps
+from weft.capture.values.registry import wraps, wraps_named
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 _BY_VALUE: Final = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time,
                     datetime.timedelta, datetime.timezone)
+_PLACEMENTS: Final = tuple(f"torch.distributed.tensor.placement_types.{name}" for name in (
+    "Shard", "Replicate", "Partial", "_StridedShard"))
+"""How a DTensor lies on a mesh of devices."""
 _WITH_FLAGS: Final[tuple[Any, ...]] = (
     re.compile, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn)
 _FUNCTIONS: Final[tuple[Any, ...]] = (
@@ -58,6 +61,7 @@ def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sym
 
 
 @constructor(*_BY_VALUE)
+@constructor_named(*_PLACEMENTS)
 def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     made = _evaluate(tx, cls, args, kwargs)
     if made is None:
@@ -66,6 +70,7 @@ def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 
 
 @wraps(*_BY_VALUE)
+@wraps_named(*_PLACEMENTS)
 def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None and not source.is_fixed:
         tx.guards.same_key(source, obj, lambda one: (one, repr(one)))

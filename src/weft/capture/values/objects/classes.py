@@ -53,6 +53,11 @@ FRESH: list[Callable[[Any, type], ObjectValue | None]] = []
 """Families with their own kind of new instance (nn.Module)."""
 
 constructor = registrar(CONSTRUCTORS)
+
+CONSTRUCTORS_BY_NAME: dict[str, Constructor] = {}
+"""Those of types whose modules are not imported before the program does, by qualified name."""
+
+constructor_named = registrar(CONSTRUCTORS_BY_NAME)
 """Register the rule of calls of these types."""
 
 
@@ -106,7 +111,8 @@ class ClassValue(SymbolicValue):
     # -- calls ------------------------------------------------------------------------------------
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        own = CONSTRUCTORS.get(self.cls)
+        own = CONSTRUCTORS.get(self.cls) or CONSTRUCTORS_BY_NAME.get(
+            f"{self.cls.__module__}.{self.cls.__qualname__}")
         if own is not None:
             if not fits(self.cls, len(args), kwargs):
                 raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import types
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +25,7 @@ from weft._torch import (
     OpOverload,
     OpOverloadPacket,
     disabled_torch_function,
+    is_collective,
     is_functorch_wrapped_tensor,
     pytree,
 )
@@ -217,7 +219,8 @@ class TensorValue(SymbolicValue):
         parts."""
         if name in parts(self.example)[0] and isinstance(getattr(self.example, name), torch.Tensor):
             return run(tx, "call_function", getattr, [self, constant(name)], {})
-        if self.original is MISSING and name in vars(self.example):
+        in_slot = isinstance(own_attribute(self.python_type(), name), types.MemberDescriptorType)
+        if self.original is MISSING and (in_slot or name in vars(self.example)):
             return tx.wrap_new(getattr(self.example, name))
         return None
 
@@ -401,7 +404,7 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if by_python:
         node.meta["python_dispatcher"] = True
     updates = _updates_statistics(_name(target), fakes, named_fakes)
-    if writes or updates or result is None or same is not None:
+    if writes or updates or result is None or same is not None or is_collective(target):
         node.meta["effect"] = True
         writable = fakes[:1] if target is operator.setitem else [*fakes, *named_fakes.values()]
         node.meta["counted"] = not updates and changed and not any(map(_is_uncounted, writable))
