@@ -432,3 +432,83 @@ def test_identities_of_tuples_that_an_iterator_fills_again() -> None:
         return x + pairs, len(set(map(id, enumerate("abc")))), held
 
     check(f, (torch.ones(2),), breaks=None)
+
+
+class Switched(type):
+    @property
+    def scale(cls) -> int:
+        return 2
+
+
+class Turned(metaclass=Switched):
+    scale = 3
+    __base__ = None  # type: ignore[assignment]
+
+
+class Plain(type):
+    pass
+
+
+class Later(metaclass=Plain):
+    scale = 3
+
+
+def test_descriptors_of_a_metaclass_come_first_and_may_be_set_later() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x * Turned.scale, x * Later.scale, Turned.__base__
+
+    compiled = check(program, (torch.ones(2),), breaks=None)
+    Plain.scale = property(lambda cls: 5)  # type: ignore[attr-defined]
+    assert [f(torch.ones(2))[1].tolist() for f in (program, compiled)] == [[5.0, 5.0]] * 2
+
+
+class Slotted:
+    __slots__ = ("place",)
+
+
+class Borrower:
+    place = Slotted.place  # type: ignore[attr-defined]
+
+
+def test_a_slot_of_another_class_raises() -> None:
+    def program(x: torch.Tensor) -> Any:
+        borrower, texts = Borrower(), []
+        try:
+            borrower.place
+        except TypeError as error:
+            texts.append(str(error))
+        try:
+            borrower.place = 3
+        except TypeError as error:
+            texts.append(str(error))
+        return x + 1, texts
+
+    check(program, (torch.ones(2),))
+
+
+def lazy_module() -> types.ModuleType:
+    def missing(name: str) -> Any:
+        if name == "old":
+            raise AttributeError("gone since 2.0")
+        return len(name)
+
+    module = types.ModuleType("lazy")
+    module.__getattr__ = missing  # type: ignore[method-assign]
+    return module
+
+
+def test_attributes_and_texts_of_modules() -> None:
+    lazy = lazy_module()
+
+    def program(x: torch.Tensor) -> Any:
+        made = types.ModuleType("made")
+        made.__file__ = "/made.py"
+        has = ["__annotations__" in made.__dict__]
+        made.__annotations__ = {}
+        has.append("__annotations__" in made.__dict__)
+        try:
+            lazy.old
+        except AttributeError as error:
+            return x * lazy.other, str(error), repr(made), has
+
+    check(program, (torch.ones(2),), breaks=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import logging
@@ -144,3 +145,58 @@ def test_levels_and_handlers_that_change_later_are_looked_at(written: Written) -
             seen.append(text.getvalue())
     assert seen[::2] == seen[1::2]
     assert [s.count("\n") for s in seen[::2]] == [1, 2, 2]
+
+
+def test_records_for_a_stderr_that_the_program_has_set() -> None:
+    """They came after it was the usual one again."""
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        out = io.StringIO()
+        with contextlib.redirect_stderr(out):
+            logging.getLogger("tests.without.handlers").warning("no handler")
+        return x + 1, out.getvalue()
+
+    logger = logging.getLogger("tests.without.handlers")
+    logger.propagate = False
+    assert [g(torch.ones(2))[1] for g in (f, weft.compile(f, backend="eager"))] == [
+        "no handler\n"] * 2
+
+
+class Collecting(logging.Logger):
+    records: list[str]
+
+    def _log(self, level: int, msg: object, *args: object, **kwargs: object) -> None:
+        self.records.append(str(msg))
+
+
+def test_loggers_with_methods_of_their_own() -> None:
+    logger = Collecting("collecting")
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
+        logger.records = []
+        logger.warning("collected")
+        return x + 1, list(logger.records)
+
+    for g in (f, weft.compile(f, backend="eager")):
+        assert g(torch.ones(2))[1] == ["collected"]
+
+
+def test_a_new_logger_of_the_programs_class_is_made_by_the_program() -> None:
+    made: list[str] = []
+
+    class Counted(logging.Logger):
+        def __init__(self, name: str, level: int = 0) -> None:
+            super().__init__(name, level)
+            made.append(name)
+
+    def f(x: torch.Tensor, name: str) -> tuple[torch.Tensor, list[str]]:
+        made.clear()
+        logging.getLogger(name)
+        return x + 1, list(made)
+
+    usual = logging.getLoggerClass()
+    logging.setLoggerClass(Counted)
+    try:
+        assert weft.compile(f, backend="eager")(torch.ones(2), "tests.counted")[1] == [
+            "tests.counted"]
+    finally:
+        logging.setLoggerClass(usual)

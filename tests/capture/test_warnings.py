@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -172,3 +175,19 @@ def test_operators_warn_under_the_filters_that_the_program_sets(given: Given) ->
         assert program_of_warnings(given, compiled, X, True) == []
     assert program_of_warnings(given, compiled, X, False) != []
     assert weft.stats()["graph_breaks"] == 0
+
+
+def test_warnings_for_a_stderr_that_the_program_has_set(
+    given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They came after it was the usual one again."""
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        out = io.StringIO()
+        with contextlib.redirect_stderr(out):
+            warnings.warn("for the text", stacklevel=1)
+        return x + 1, out.getvalue()
+
+    monkeypatch.setattr(warnings, "_showwarnmsg_impl",
+                        lambda message: print(message.message, file=sys.stderr))
+    assert [g(torch.ones(2))[1] for g in (f, weft.compile(f, backend="eager"))] == [
+        "for the text\n"] * 2

@@ -18,6 +18,8 @@ class Asked:
     def __call__(self, compiled: Any, fn: Any, code: Any, values: Any, cells: Any, space: Any,
                  ) -> Any:
         assert compiled is None and fn.__code__ is code and not frame.is_hooked()
+        if "site-packages" in code.co_filename:
+            return None  # an audit hook of a library that other tests import: `exec` calls it
         self.names.append(code.co_name)
         answer = self.answers.get(code.co_name)
         if answer is None:

@@ -417,9 +417,20 @@ def _text_of_named(tx: Interpreter, value: SymbolicValue) -> SymbolicValue | Non
         if value.original is MISSING or value.source is None or value.described:
             return None
         tx.guards.add(value.source, "is", value.original)
-    elif not isinstance(value, (BuiltinValue, PythonModuleValue)):
+    elif isinstance(value, PythonModuleValue):
+        return _text_of_module(tx, value)
+    elif not isinstance(value, BuiltinValue):
         return None
     return constant(repr(value.real()))
+
+
+def _text_of_module(tx: Interpreter, value: PythonModuleValue) -> SymbolicValue:
+    """`repr` of a Python module, which reads several of its attributes."""
+    if tx.effects.changed(tx.globals_of(vars(value.module))):
+        raise graph_break("unknown-operation", f"repr of {value!r}, which was changed")
+    text = repr(value.module)
+    tx.guards.add(tx.tree.object(value.module, text), "py", lambda again: repr(again) == text)
+    return constant(text)
 
 
 def _is_known(method: BoundMethodValue) -> bool:

@@ -7,14 +7,16 @@ replayed in order with the others (`replacement/side_effects.py`)::
     logger.debug("below the level")   # nothing, under guards on the levels
     logger.info("loss %s", loss)      # a graph break: a tensor may be written to meanwhile
 
-The graph also breaks if a handler may write the line that logged, or does something unknown.
+The graph also breaks if a handler may write the line that logged, does something unknown,
+or may write to a `sys.stderr` that the program has set meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
@@ -52,7 +54,8 @@ class LogRecord(SymbolicValue):
 @rule(logging.getLogger)
 def _get_logger(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     objects = [python_object(tx, arg) for arg in (*args, *kwargs.values())]
-    if any(type(obj) not in (str, type(None)) for obj in objects):
+    if logging.getLoggerClass() is not logging.Logger or any(
+            type(obj) not in (str, type(None)) for obj in objects):
         raise graph_break("unknown-operation", f"the logger of {args!r}")
     return tx.wrap_fixed(logging.getLogger(*objects), "logger")
 
@@ -71,7 +74,7 @@ class LoggerValue(OutsideObject):
         defined = type_lookup(kind, name)
         if defined is MISSING:
             raise tx.error(AttributeError, f"'{kind.__name__}' object has no attribute '{name}'")
-        if not callable(defined):
+        if not callable(defined) or not _is_usual(kind, (name, *_STEPS)):
             raise graph_break("unknown-operation", f"attribute {name!r} of a logger")
         return LogMethod(self.object, name)
 
@@ -95,7 +98,8 @@ class LogMethod(SymbolicValue):
         if level is not None and not _is_enabled(tx, self.logger, level):
             return NONE
         known = all(_is_written_alike(tx, arg) for arg in args)
-        if kwargs or level is None or not known or not _is_plain(self.logger):
+        if (kwargs or level is None or not known or not _is_plain(self.logger)
+                or tx.effects.changed(tx.globals_of(vars(sys)))):
             raise graph_break("print", f"a call of logger.{self.name}")
         tx.guards.add(tx.tree.object(self.logger, "logger"), "py", _is_plain)
         tx.effects.touch(LogRecord(self.logger, self.name, args))
@@ -103,6 +107,15 @@ class LogMethod(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         return f"{emit.constant(self.logger)}.{self.name}"
+
+
+_STEPS: Final = (
+    "isEnabledFor", "getEffectiveLevel", "_log", "makeRecord", "handle", "callHandlers")
+
+
+def _is_usual(kind: type, names: Iterable[str]) -> bool:
+    """Whether a class of loggers has not overridden these methods."""
+    return all(type_lookup(kind, name) is type_lookup(logging.Logger, name) for name in names)
 
 
 _LEVELS: Final = {
@@ -124,8 +137,6 @@ def _attributes(tx: Interpreter, obj: Any) -> Source:
 
 def _is_enabled(tx: Interpreter, logger: logging.Logger, level: int) -> bool:
     """`logger.isEnabledFor(level)`, with guards on all that it depends on."""
-    if type(logger).isEnabledFor is not logging.Logger.isEnabledFor:
-        raise graph_break("print", "a logger that decides itself what it writes")
     switches = ((logger, "disabled"), (logger.manager, "_disable"))
     for owner, name in (*switches, *_level_attributes(logger)):
         obj = vars(owner)[name]

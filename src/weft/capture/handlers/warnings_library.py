@@ -7,13 +7,15 @@ that `stacklevel` means, if that frame is captured::
     F.grid_sample(x, grid)      # warns of a default: `c7_warn_at(text, c8_UserWarning, c9_Place)`
 
 The graph breaks if the program could catch the warning as an error, if the warning is an error now,
-or if warnings are recorded in a list, which the program may read. `catch_warnings` itself is
-interpreted; under the program's own filters, ignored warnings are dropped and others break.
-Operators may warn too: the graph runs under what such filters ignore (`ignored_warnings`).
+if the program has set `sys.stderr` meanwhile, or if warnings are recorded in a list, which it may
+read. `catch_warnings` itself is interpreted; under the program's own filters, ignored warnings are
+dropped and others break. Operators may warn too: the graph runs under what such filters ignore
+(`ignored_warnings`).
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, final
 
@@ -103,7 +105,7 @@ def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     own = _has_own_filters(tx)
     if own and _is_ignored(tx, warning):
         return NONE
-    if own or _may_be_caught(frame):
+    if own or _may_be_caught(frame) or tx.effects.changed(tx.globals_of(vars(sys))):
         raise graph_break("print", "a warning")
     if _is_error(warning) or _are_recorded():
         raise graph_break("print", "a warning that is an error or recorded")

@@ -271,10 +271,22 @@ def _bind_cached(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, at
 @binder(*_SLOT_TYPES)
 def _bind_slot(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                ) -> SymbolicValue:
+    check_slot(tx, cls, name, attribute)
     slot = getattr(owner, "slot_attribute", None)
     if slot is None:
         raise graph_break("unknown-operation", f"attribute {name!r} of {owner!r}")
     return slot(tx, name)  # type: ignore[no-any-return]
+
+
+def check_slot(tx: Interpreter, cls: type, name: str, slot: Any) -> None:
+    """Raise the TypeError of a C descriptor that a class has borrowed from a class which is no base
+    of it; one under another name breaks the graph."""
+    if not issubclass(cls, slot.__objclass__):
+        home = slot.__objclass__.__name__
+        raise tx.error(TypeError, f"descriptor {slot.__name__!r} for {home!r} objects doesn't "
+                       f"apply to a {cls.__name__!r} object")
+    if slot.__name__ != name:
+        raise graph_break("unknown-operation", f"{slot.__name__!r} under the name {name!r}")
 
 
 @binder(InstanceMethod)

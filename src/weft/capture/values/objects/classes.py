@@ -212,8 +212,10 @@ class ClassValue(SymbolicValue):
         if isinstance(type_lookup(type(self.cls), "__getattribute__"), types.FunctionType):
             raise graph_break("unknown-operation", f"attribute {name!r} by a metaclass's own code")
         meta = type_lookup(type(self.cls), name)
-        if meta is not MISSING and is_data_descriptor(meta) and name not in self.cls.__dict__:
+        if meta is not MISSING and is_data_descriptor(meta) and not (
+                isinstance(meta, types.GetSetDescriptorType) and name in self.cls.__dict__):
             return bind(tx, self, type(self.cls), name, meta)
+        guard_attribute(tx, type(self.cls), name, meta)
         written = written_attribute(tx, self.cls, name)
         if written is not None:
             return written

@@ -20,6 +20,7 @@ from weft.capture.operations import dunder, plain_operator
 from weft.capture.source import Source
 from weft.capture.values.attributes import (
     bind,
+    check_slot,
     class_value,
     guard_attribute,
     is_data_descriptor,
@@ -301,6 +302,7 @@ class ObjectValue(SymbolicValue):
                 raise property_error(tx, self.cls, lambda it: attribute.__set__(it, None))
             tx.wrap_fixed(attribute.fset, name).call(tx, [self, value], {})
         elif _is_slot(attribute):
+            check_slot(tx, self.cls, name, attribute)
             self.set_slot(tx, name, value)
         elif name == "__dict__" and self.source is None and attributes_of(value) is not None:
             self.use_namespace(value)
@@ -337,6 +339,7 @@ class ObjectValue(SymbolicValue):
         """`object.__delattr__`."""
         attribute = type_lookup(self.cls, name)
         if _is_slot(attribute):
+            check_slot(tx, self.cls, name, attribute)
             self._delete_slot(tx, name)
         elif isinstance(attribute, property):
             if attribute.fdel is None:

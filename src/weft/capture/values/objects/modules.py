@@ -17,6 +17,7 @@ from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source
 from weft.capture.values.attributes import bind, class_value, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import evaluate
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.objects.classes import FRESH
 from weft.capture.values.objects.instances import ObjectValue
@@ -143,15 +144,16 @@ class PythonModuleValue(SymbolicValue):
             found = namespace.lookup(tx, name)
             if found is not None:
                 return found
-            if name not in self.module.__dict__ and namespace.source is not None:
+            if name in self.module.__dict__:
+                raise graph_break("unknown-operation", f"reading {name} of {self!r}, deleted")
+            if namespace.source is not None:
                 tx.guards.add(namespace.source, "missing_key", name)
         described = self._own_descriptor(name, "__get__")
         if described is not None:
             return bind(tx, self, type(self.module), name, described[0])
-        obj = getattr(self.module, name, MISSING)
-        if obj is MISSING:
-            raise tx.error(AttributeError,
-                           f"module '{self._name()}' has no attribute '{name}'")
+        if name == "__annotations__" and name not in self.module.__dict__:
+            raise graph_break("unknown-operation", f"reading {name} of {self!r}, which makes them")
+        obj = evaluate(tx, lambda: getattr(self.module, name))
         return tx.wrap(obj, tx.tree.object(self.module, self._name()).attribute(name))
 
     def _own_descriptor(self, name: str, method: str) -> tuple[Any, types.FunctionType] | None:
