@@ -9,6 +9,7 @@ import abc
 import array
 import collections
 import copy
+import decimal
 import enum
 import functools
 import os
@@ -945,3 +946,13 @@ def test_a_deep_copy_keeps_fields_that_are_no_items() -> None:
         return x + 1, copy.deepcopy(given).st_atime
 
     check(program, (X,), breaks=1)
+
+
+def test_attributes_that_only_a_types_own_access_in_c_finds() -> None:
+    """In a `with` statement the AttributeError of the usual access reached the program."""
+    def program(x: torch.Tensor) -> Any:
+        with decimal.localcontext() as context:
+            context.traps[decimal.InvalidOperation] = False
+            return x + 1, context.traps[decimal.InvalidOperation]
+
+    check(program, (X,), breaks=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import pytest
@@ -112,3 +113,25 @@ def test_hash_of_an_instance_that_is_nan_is_that_of_the_object() -> None:
         return x + 1, hash(value) == object.__hash__(value)
 
     check(program, (torch.ones(2),))
+
+
+class Divided(int):
+    """A number without a quotient of two, and another index than itself."""
+
+    def __truediv__(self, other: Any) -> Any:
+        return NotImplemented
+
+    __rtruediv__ = __truediv__
+
+    def __index__(self) -> int:
+        return 1
+
+
+def test_operators_that_a_subclass_refuses_are_not_those_of_the_number() -> None:
+    def program(x):
+        try:
+            return x, Divided(6) / Divided(3)
+        except TypeError as error:
+            return x + 1, str(error), Divided(6) / 2, operator.index(Divided(6))
+
+    check(program, (torch.ones(2),), breaks=None)

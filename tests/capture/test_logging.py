@@ -200,3 +200,23 @@ def test_a_new_logger_of_the_programs_class_is_made_by_the_program() -> None:
             "tests.counted"]
     finally:
         logging.setLoggerClass(usual)
+
+
+def test_records_after_the_frame_has_changed_a_handler(written: Written) -> None:
+    logger, text = alone(written)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        handler, chosen = logger.handlers[0], logging.Filter("of.others")
+        handler.addFilter(chosen)
+        try:
+            logger.warning("left out")
+        finally:
+            handler.removeFilter(chosen)
+        logger.warning("written")
+        return x + 1
+
+    for g in (f, weft.compile(f, backend="eager")):
+        text.seek(0)
+        text.truncate()
+        g(torch.ones(2))
+        assert text.getvalue() == "WARNING written\n"

@@ -11,6 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import (
     ConstantValue,
@@ -57,6 +58,13 @@ def _by_plain_values(tx: Interpreter, op: str, left: SymbolicValue, right: Symbo
     plain = [plain_value(value) or value for value in (left, right)]
     if plain[0] is left and plain[1] is right:
         return None
+    name = dunder(plain_operator(op))
+    asked = [(left, f"__{name}__"), (right, f"__r{name}__")]
+    if left.python_type() is right.python_type():
+        asked.pop()
+    if all(isinstance(type_lookup(value.python_type(), method), types.FunctionType)
+           for value, method in asked):
+        return None  # no operator in C is asked
     try:
         return binary_operation(tx, op, *plain)
     except ObservedException as error:  # the message names the classes

@@ -558,6 +558,9 @@ def _setitem(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _index(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if args[0].is_constant:
         return constant(evaluate(tx, lambda: operator.index(args[0].constant())))
+    plain = plain_value(args[0])
+    if plain is not None and issubclass(plain.python_type(), int):
+        return plain  # whatever its class defines
     require_special(tx, args[0], "__index__")
     made = tx.force(args[0].method(tx, "__index__", [], {}))
     kind = made.python_type()

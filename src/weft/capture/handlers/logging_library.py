@@ -7,8 +7,8 @@ replayed in order with the others (`replacement/side_effects.py`)::
     logger.debug("below the level")   # nothing, under guards on the levels
     logger.info("loss %s", loss)      # a graph break: a tensor may be written to meanwhile
 
-The graph also breaks if a handler may write the line that logged, does something unknown,
-or may write to a `sys.stderr` that the program has set meanwhile.
+The graph also breaks if a handler may write the line that logged or does something unknown, or if
+the frame has changed a handler, a filter or `sys.stderr`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class LogMethod(SymbolicValue):
             return NONE
         known = all(_is_written_alike(tx, arg) for arg in args)
         if (kwargs or level is None or not known or not _is_plain(self.logger)
-                or tx.effects.changed(tx.globals_of(vars(sys)))):
+                or _is_changed(tx, self.logger)):
             raise graph_break("print", f"a call of logger.{self.name}")
         tx.guards.add(tx.tree.object(self.logger, "logger"), "py", _is_plain)
         tx.effects.touch(LogRecord(self.logger, self.name, args))
@@ -168,6 +168,22 @@ def _is_plain(logger: logging.Logger) -> bool:
         type(handler) in _PLAIN_HANDLERS and not handler.filters and _is_simple(handler.formatter)
         for handler in _handlers(logger)
     )
+
+
+def _is_changed(tx: Interpreter, logger: logging.Logger) -> bool:
+    """Whether the frame has changed something that decides what becomes of a record."""
+    modules = any(tx.effects.changed(tx.globals_of(vars(one))) for one in (sys, logging))
+    return modules or tx.has_changed(*_state(logger))
+
+
+def _state(logger: logging.Logger) -> Iterator[Any]:
+    """The objects that decide what becomes of a record."""
+    current: logging.Logger | None = logger
+    while current is not None:
+        yield from (current, vars(current), current.handlers, current.filters)
+        current = current.parent
+    for handler in _handlers(logger):
+        yield from (handler, vars(handler), handler.filters, handler.formatter)
 
 
 def _is_simple(formatter: logging.Formatter | None) -> bool:

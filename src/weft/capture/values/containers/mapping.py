@@ -696,6 +696,8 @@ class ProxyValue(MethodTable):
         return super().getattr(tx, name)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op == "ior" and not reflected:
+            raise tx.error(TypeError, "'|=' is not supported by mappingproxy; use '|' instead")
         return self.contents.binary(tx, op, getattr(other, "contents", other), reflected)
 
     def rebuild(self, emit: Emitter) -> str:

@@ -194,10 +194,26 @@ class ObjectValue(SymbolicValue):
         if attribute is not MISSING:
             return self._bind(tx, name, attribute)
         guard_attribute(tx, self.cls, name, attribute)
+        if self._is_found_in_c(name):
+            raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
         error = self._missing(tx, name)
         if not fallback:
             raise error
         return self.missing_attribute(tx, name, error)
+
+    def _is_found_in_c(self, name: str) -> bool:
+        """Whether the class's own access to attributes, in C, has the attribute, which neither the
+        class nor the object's dictionary holds (`decimal.Context.traps`)."""
+        getter = type_lookup(self.cls, "__getattribute__")
+        usual: Any = object.__getattribute__
+        if self.original is MISSING or name in (instance_dict(self.original) or {}) or (
+                getter is usual or not isinstance(getter, types.WrapperDescriptorType)):
+            return False
+        try:
+            getter(self.original, name)
+        except Exception:  # noqa: BLE001  the usual access raises it for itself
+            return False
+        return True
 
     def _bind(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
         if name == "__class__" and isinstance(attribute, types.GetSetDescriptorType):
