@@ -18,7 +18,7 @@ from weft.codegen.triton.target import spell
 from weft.codegen.triton.tiling import choose_tiling
 from weft.runtime.triton_build import TritonRequest, build, compile_here
 from weft.runtime.triton_pool import pool
-from weft.runtime.triton_worker import without_packed_sums
+from weft.runtime.triton_worker import with_enough_warps, without_packed_sums
 from weft.shapes.algebra.expr import loop_index, symbol
 
 SM90 = 90
@@ -163,3 +163,22 @@ def test_indices_divided_by_sizes_keep_wide_loads(tmp_path: Path) -> None:
     assert "ld.global.v4" in text
     assert "div.u32" not in text
     assert "div.s32" not in text
+
+
+def test_warps_that_triton_cannot_compile_for_are_doubled() -> None:
+    tried: list[int] = []
+
+    def compiled(warps: int) -> str:
+        tried.append(warps)
+        if warps < 4:
+            raise RuntimeError("PassManager::run failed")
+        return f"for {warps}"
+
+    assert with_enough_warps(1, compiled) == "for 4"
+    assert tried == [1, 2, 4]
+
+    def refused(warps: int) -> str:
+        raise RuntimeError(f"{warps} warps")
+
+    with pytest.raises(RuntimeError, match="16 warps"):
+        with_enough_warps(4, refused)

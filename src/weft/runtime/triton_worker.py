@@ -18,20 +18,24 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 IDLE_SECONDS: Final = 60.0
 """A server ends after this many seconds without requests."""
 
+MOST_WARPS: Final = 16
+"""Where `with_enough_warps` gives up."""
+
 PARENT_DEATH_SIGNAL: Final = 1  # of prctl(2)
 
+T = TypeVar("T")
 Compiled = tuple[bytes, str, int, int]
 """The cubin, its entry point, bytes of dynamic shared memory, warps of a program."""
 
@@ -52,12 +56,28 @@ def compile_text(
     attributes: dict[tuple[int, ...], Any] = {(i,): [["tt.divisibility", n]] for i, n in multiples}
     types = dict(zip(function.arg_names, signature, strict=True))
     source = ASTSource(fn=function, signature=types, constexprs={}, attrs=attributes)
-    options = {"num_warps": num_warps, "debug": "device_assert" in text, "sanitize_overflow": False}
+    options = {"debug": "device_assert" in text, "sanitize_overflow": False}
+    target = GPUTarget("cuda", arch, 32)
     with triton.knobs.runtime.scope():
         triton.knobs.runtime.add_stages_inspection_hook = _mend_ptx
-        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+        compiled = with_enough_warps(num_warps, lambda warps: triton.compile(
+            source, target=target, options={**options, "num_warps": warps}))
     meta = compiled.metadata
     return compiled.asm["cubin"], meta.name, meta.shared, meta.num_warps
+
+
+def with_enough_warps(num_warps: int, compiled: Callable[[int], T]) -> T:
+    """`compiled(num_warps)`, with more warps where one of Triton's passes fails.
+
+    In 3.6 TritonGPURemoveLayoutConversions uses values before they are computed in some kernels
+    with several reductions of a tile that fits into a warp or two.
+    """
+    try:
+        return compiled(num_warps)
+    except RuntimeError:
+        if num_warps >= MOST_WARPS:
+            raise
+    return with_enough_warps(2 * num_warps, compiled)
 
 
 def _load(text: str, name: str) -> ModuleType:
