@@ -218,6 +218,7 @@ typedef struct {
     PyObject *globals; /* NULL: any */
     char needs_hook;
     char may_rerun;    /* fn may raise RunEagerly: the frame's arguments are kept until it returned */
+    char any_size;
     unsigned long long hits;
 } Entry;
 
@@ -225,7 +226,7 @@ typedef struct {
  * owns it, so that the garbage collector sees what it holds. */
 typedef struct CodeCache {
     PyObject_HEAD
-    PyObject *entries; /* tuple, most recent hit first; replaced, never changed */
+    PyObject *entries; /* tuple: `any_size` last, most recent hit first; replaced, never changed */
     PyObject *code;    /* strong when `owned`, else borrowed */
     bool owned;        /* by CompiledFunctions */
     bool skip;         /* never try, never compile */

@@ -99,23 +99,36 @@ static int set_entries(CodeCache *cache, PyObject *entries) /* steals */
     return 0;
 }
 
-/* Move `entry` to the front of the tuple of entries. */
+/* The place of the entry that was used last: the first of those for any sizes, after those for one size,
+ * whose kernels are faster; of those, the first. */
+static Py_ssize_t place_of(PyObject *entries, PyObject *entry)
+{
+    Py_ssize_t n = 0;
+    if (((Entry *)entry)->any_size)
+        while (n < PyTuple_GET_SIZE(entries) && !((Entry *)PyTuple_GET_ITEM(entries, n))->any_size)
+            n++;
+    return n;
+}
+
+/* Move `entry` to its place in the tuple of entries. */
 static int move_to_front(CodeCache *cache, PyObject *entry)
 {
     PyObject *old = cache->entries;
-    Py_ssize_t n = PyTuple_GET_SIZE(old), found = n;
+    Py_ssize_t n = PyTuple_GET_SIZE(old), found = n, place = place_of(old, entry);
     for (Py_ssize_t i = 0; i < n && found == n; i++)
         if (PyTuple_GET_ITEM(old, i) == entry)
             found = i;
-    if (found == 0 && n > 0)
+    if (found == place && found < n)
         return 0;
     PyObject *tuple = PyTuple_New(found == n ? n + 1 : n);
     if (tuple == NULL)
         return -1;
-    PyTuple_SET_ITEM(tuple, 0, Py_NewRef(entry));
-    for (Py_ssize_t i = 0, at = 1; i < n; i++)
-        if (i != found)
+    PyTuple_SET_ITEM(tuple, place, Py_NewRef(entry));
+    for (Py_ssize_t i = 0, at = 0; i < n; i++)
+        if (i != found) {
+            at += at == place;
             PyTuple_SET_ITEM(tuple, at++, Py_NewRef(PyTuple_GET_ITEM(old, i)));
+        }
     return set_entries(cache, tuple);
 }
 
@@ -295,11 +308,11 @@ static int skip_code(PyObject *code)
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "fn", "globals", "needs_hook", "may_rerun", NULL};
+    static char *names[] = {"guards", "fn", "globals", "needs_hook", "may_rerun", "any_size", NULL};
     PyObject *guards, *fn, *globals = Py_None;
-    int needs_hook = 0, may_rerun = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|Opp:Entry", names, GuardTree_Type, &guards, &fn,
-                                     &globals, &needs_hook, &may_rerun))
+    int needs_hook = 0, may_rerun = 0, any_size = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|Oppp:Entry", names, GuardTree_Type, &guards, &fn,
+                                     &globals, &needs_hook, &may_rerun, &any_size))
         return NULL;
     if (!PyCallable_Check(fn) || (globals != Py_None && !PyDict_Check(globals)))
         return PyErr_SetString(PyExc_TypeError, "Entry: fn is callable, globals a dict or None"), NULL;
@@ -314,6 +327,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->globals = globals != Py_None ? Py_NewRef(globals) : NULL;
     self->needs_hook = (char)needs_hook;
     self->may_rerun = (char)may_rerun;
+    self->any_size = (char)any_size;
     return (PyObject *)self;
 }
 
@@ -345,12 +359,15 @@ static PyMemberDef entry_members[] = {
      PyDoc_STR("Whether frames called by fn may be compiled in turn.")},
     {"may_rerun", T_BOOL, offsetof(Entry, may_rerun), READONLY,
      PyDoc_STR("Whether fn may raise RunEagerly.")},
+    {"any_size", T_BOOL, offsetof(Entry, any_size), READONLY,
+     PyDoc_STR("Whether it is for several sizes or numbers: tried after those for one.")},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, PyDoc_STR("How often it was used.")},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot entry_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("Entry(guards, fn, globals=None, needs_hook=False, may_rerun=False)\n--\n\n"
+    {Py_tp_doc, (void *)PyDoc_STR("Entry(guards, fn, globals=None, needs_hook=False, may_rerun=False, "
+                                  "any_size=False)\n--\n\n"
                                   "One compiled version of a code object.\n\n"
                                   "While `guards` hold, `fn(collected)` replaces the frame.")},
     {Py_tp_new, entry_new},
@@ -472,9 +489,9 @@ static PyObject *frame_cache_count(PyObject *Py_UNUSED(module), PyObject *Py_UNU
 
 static PyMethodDef functions[] = {
     {"entries", frame_entries, METH_O,
-     PyDoc_STR("entries(code) -> list of Entry, most recently used first.")},
+     PyDoc_STR("entries(code) -> list of Entry, in the order in which they are tried.")},
     {"add_entry", frame_add_entry, METH_VARARGS,
-     PyDoc_STR("add_entry(code, entry)\n\nPut an entry first among those of a code object.")},
+     PyDoc_STR("add_entry(code, entry)\n\nPut an entry first among those of its kind.")},
     {"skip", frame_skip, METH_O,
      PyDoc_STR("skip(code)\n\nLeave the code to the interpreter from now on.")},
     {"freeze", frame_freeze, METH_O,

@@ -56,6 +56,26 @@ def test_compiles_once_per_version_and_moves_hits_to_the_front() -> None:
     assert frame.entries(f.__code__) == [second, first]
 
 
+def test_entries_for_one_size_are_tried_before_those_for_any() -> None:
+    """An epoch's last, smaller batch left the slower kernels in front for all that followed."""
+    def f(x: int) -> int:
+        return x
+
+    def entry(x: int | None, **options: bool) -> frame.Entry:
+        guards = guard_eq((x,)) if x is not None else frame.GuardTree((), (), 0)
+        return frame.Entry(guards, lambda v: x, None, **options)
+
+    one, other = entry(1), entry(2)
+    some, any_size = entry(None, any_size=True), entry(None, any_size=True)
+    for made in (one, some, other, any_size):
+        frame.add_entry(f.__code__, made)
+    assert frame.entries(f.__code__) == [other, one, any_size, some]
+    compiled = frame.CompiledFunction(f, lambda *args: None)
+    assert [compiled(1), compiled(7), compiled(2), compiled(1)] == [1, None, 2, 1]
+    assert frame.entries(f.__code__) == [one, other, any_size, some]
+    assert [e.hits for e in (one, other, any_size, some)] == [2, 1, 1, 0]
+
+
 def test_runs_eagerly_when_there_is_nothing_to_use() -> None:
     def f(x: int) -> int:
         return x + 1
