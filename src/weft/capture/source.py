@@ -73,6 +73,10 @@ class Source:
 
     # -- steps ------------------------------------------------------------------------------------
 
+    def extent(self) -> int:
+        """How many sources there are from this one on."""
+        return 1 + sum(child.extent() for child in self.children())
+
     def attribute(self, name: str) -> Source:
         return self.child(("attr", name), ("attr", name), f"{self.name}.{name}")
 
@@ -177,8 +181,9 @@ class SourceTree:
         return self._root(("drawn",), ("drawn", len(self._roots)), name)
 
     def roots(self) -> Iterator[Source]:
-        """The root sources, fixed objects last: what differs between calls is checked first."""
-        return iter(sorted(self._roots.values(), key=lambda source: source.is_fixed))
+        """The root sources: what differs between calls first (fixed objects last), then what few
+        guards are below (a model last), so that calls of another size are refused soon."""
+        return iter(sorted(self._roots.values(), key=lambda one: (one.is_fixed, one.extent())))
 
 
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), list, tuple,
