@@ -708,6 +708,14 @@ def fn_gets_none_for_an_absent_gradient(wrap):
 
 
 @program
+def fn_gets_none_when_the_input_is_gone(wrap):
+    x = torch.ones(2000).requires_grad_()
+    a, _ = wrap(lambda x: Branches.apply(x.sin()))(x * 2)
+    a.sum().backward()
+    return [x.grad]
+
+
+@program
 def fn_gets_none_behind_operators(wrap):
     def two(x):
         a, b = Branches.apply(x * 1)

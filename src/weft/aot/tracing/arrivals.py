@@ -73,6 +73,11 @@ def remove_marks(graph: Graph) -> bool:
     return lost
 
 
+def may_get_none(graph: Graph) -> bool:
+    """Whether a function in a joint graph may get `None`: then the captured graph runs again."""
+    return any(not n.args[2] for n in graph.find_nodes(op="call_function", target=reached))
+
+
 def narrow(node: Node, absent: Iterable[Node], zeros: Callable[[Node], Node]) -> bool:
     """Adapt a mark to absent gradients; whether it is absent itself.
 

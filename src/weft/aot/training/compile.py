@@ -9,6 +9,7 @@ Place in the pipeline: the training branch of `pipeline.compile_aot`::
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -27,6 +28,7 @@ from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
 from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.runtime_wrapper import wrap
+from weft.aot.tracing.arrivals import may_get_none
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.autograd_function import make_function, make_layers
 from weft.aot.training.backward_stages import Stages, stages_of
@@ -61,6 +63,8 @@ def compile_joint(
     """Optimize, partition, compile both halves, and wrap them for autograd."""
     leaves = _leaf_inputs(tracer)
     in_eager = _bytes_of(_saved_in_eager(joint, leaves))
+    if may_get_none(joint.graph):
+        in_eager = sys.maxsize  # that may need all inputs
     mark_copies(joint.graph)
     joint_gm = optimize(joint.graph, lowered)
     if lowered is not None and "is_stage" not in gm.meta:
