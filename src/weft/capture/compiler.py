@@ -41,7 +41,7 @@ from weft.capture.guards.recompiles import (
     stop_compiling,
 )
 from weft.capture.guards.shape_guards import add_shape_guards
-from weft.capture.interpreter import BreakHere, Interpreter
+from weft.capture.interpreter import Interpreter
 from weft.capture.replacement.break_operations import can_translate
 from weft.capture.replacement.checkpointing import eager_entry, runs_checkpoint
 from weft.capture.replacement.continuation import CannotResumeError, is_continuation
@@ -57,6 +57,7 @@ from weft.capture.replacement.resumption import Resumption
 from weft.capture.skips import are_builtins_replaced, is_skipped_code, may_hold_tensors
 from weft.capture.source import FrameState
 from weft.capture.state import no_saved_tensor_hooks
+from weft.capture.stops import BreakHere
 from weft.capture.values.numbers.data_numbers import note_checks
 from weft.capture.values.numbers.symbolic_numbers import number_node
 from weft.capture.values.tensors.input_tests import add_input_tests
@@ -405,7 +406,7 @@ class Attempt:
             code = self.state.code
             policy = self.compiler.policy(code)
             for earlier in self._tried[-1:]:
-                earlier.hide_models()
+                earlier.classes.hide_models()
             tx = Interpreter(code, self.state.globals, FakeContext(), policy, self.compiler,
                              break_at=break_at, data_dependent=self.data_dependent)
             self._shapes = tx.shapes

@@ -6,21 +6,14 @@ object; a `Frame` is a program counter, a stack and variables over such a progra
 
 from __future__ import annotations
 
-import gc
 import types
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-import torch
-
 from weft.capture import bytecode
-from weft.capture.breaks import graph_break
-from weft.capture.bytecode.liveness import live_locals
 from weft.capture.replacement.tracebacks import Place
-from weft.capture.source import Reference
 from weft.errors import SourceLine
 from weft.registrar import registrar
 
@@ -198,6 +191,10 @@ class Frame:
         return (*self._callers, self.where())
 
 
+POLYFILLS: Final = str(Path(__file__).parent / "polyfills")
+"""The folder of the polyfills: their frames do not exist in eager execution."""
+
+
 def frame_places(frame: Frame) -> tuple[Place, ...]:
     """The current places of the frame and its callers, outermost first."""
     places: list[Place] = []
@@ -208,87 +205,3 @@ def frame_places(frame: Frame) -> tuple[Place, ...]:
             places.append(Place(at.code, at.globals.original, at.current.offset, line, line))
         at = at.caller
     return tuple(reversed(places))
-
-
-POLYFILLS: Final = str(Path(__file__).parent / "polyfills")
-"""The folder of the polyfills: their frames do not exist in eager execution."""
-
-
-def frame_variables(frame: Frame, code: types.CodeType, offset: int) -> list[str]:
-    """The bound variables that a continuation at `offset` needs.
-
-    These are the variables that the code may still read, and those whose object does something when
-    it is freed and so must live as long as the frame.
-    """
-    live = live_locals(code, offset)
-    names = dict.fromkeys(
-        n for n in (*code.co_varnames, *code.co_cellvars)
-        if n in live or acts_when_freed(frame.locals.get(n), frame.stack))
-    return [n for n in names if n in frame.locals or n in frame.cells]
-
-
-def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> bool:
-    """Whether freeing an object may have an effect that the program sees.
-
-    It may if the object looks like one that holds a resource (a lock, a temporary directory) or if
-    it is referred to weakly; `used` are the values of the operation at the break, which may refer
-    to it.
-    """
-    if value is None:
-        return False
-    weakly_held = getattr(value, "weakly_held", None)
-    if weakly_held or (weakly_held is not None and any(one is value for one in used)):
-        return True
-    if value.source is None:
-        return issubclass(value.python_type(), type)  # it leaves its bases' `__subclasses__`
-    obj = outside_object(value)
-    if issubclass(type(obj), (int, float, str)) and type(obj).__weakrefoffset__ and any(
-            one is value for one in used):
-        return True
-    if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
-        return True
-    return not issubclass(type(obj), _LONG_LIVED) and any(
-        type(reference) is not Reference for reference in weakref.getweakrefs(obj))
-
-
-def outside_object(value: SymbolicValue) -> Any:
-    """The real object of a value from outside the frame, also of a `LazyValue`."""
-    found = getattr(value, "object", None)
-    return value.real() if found is None else found
-
-
-def is_watched(obj: Any) -> bool:
-    """Whether freeing an outside object, and with it what its attributes hold, has an effect."""
-    if _acts_alone(obj):
-        return True
-    if not type(obj).__flags__ & _HEAP_TYPE or issubclass(type(obj), _LONG_LIVED):
-        return False  # objects of C's classes are not asked what they hold
-    held = gc.get_referents(obj)
-    held += [item for part in held if type(part) is dict for item in part.values()]
-    return any(map(_acts_alone, held))
-
-
-def _acts_alone(obj: Any) -> bool:
-    """Whether the object has a weak reference with a callback, or a `__del__` in Python."""
-    cls = type(obj)
-    if isinstance(getattr(cls, "__del__", None), types.FunctionType):
-        return True
-    return not issubclass(cls, _LONG_LIVED) and any(
-        type(reference) in weakref.ProxyTypes or reference.__callback__ is not None
-        for reference in weakref.getweakrefs(obj))  # a proxy has the attributes of the object
-
-
-def check_held(tx: Interpreter, value: SymbolicValue) -> None:
-    """Break the graph before an iterator becomes the only holder of a watched object: the real
-    iterator frees it at its end."""
-    place = value.source
-    if tx.root is None or place is None or place.base or place.accessor[0] != "local":
-        return
-    if tx.root.code.co_varnames[place.accessor[1]].startswith(".stack") and is_watched(
-            outside_object(value)):
-        raise graph_break("unknown-operation", f"an iterator over {value!r}, which is watched")
-
-
-_HEAP_TYPE: Final = 1 << 9  # of CPython: the class was made by a `class` statement
-_LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
-"""Types whose weak references say nothing; tensors should be freed early."""

@@ -14,9 +14,8 @@ import operator
 import types
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, final
 
 import weft.capture.opcodes  # noqa: F401  fills OPCODES before the first decode
 from weft.capture.breaks import BREAKS, GraphBreak, ObservedException, Restart, SkipFrame
@@ -41,10 +40,12 @@ from weft.capture.replacement.side_effects import SideEffects
 from weft.capture.skips import is_library_code
 from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState
+from weft.capture.stops import Stops
 from weft.capture.values.attributes import gives_length
 from weft.capture.values.base import LazyValue, SymbolicValue, drain
 from weft.capture.values.constant import constant
 from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.lifetimes import Lifetimes
 from weft.capture.values.numbers.data_numbers import note_checks
 from weft.capture.values.numbers.symbolic_numbers import (
     SymbolicNumberValue,
@@ -53,7 +54,6 @@ from weft.capture.values.numbers.symbolic_numbers import (
 )
 from weft.capture.values.objects.cell import CellValue
 from weft.capture.values.objects.exceptions import link_context, new_exception, note_passed
-from weft.capture.values.reachability import Watch
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.capture.values.tensors.known_data import known_fake
 from weft.config import config
@@ -68,28 +68,6 @@ from weft.stances import error_mode
 Args = list[SymbolicValue]
 Kwargs = dict[str, SymbolicValue]
 
-_IDLE_STEPS: Final = 300_000
-"""A frame is left to Python after this many instructions without a tensor operation."""
-
-_STEPS_PER_CALL: Final = 2_000
-"""How many more instructions each tensor operation allows."""
-
-
-_SET_BASES: Final = type.__dict__["__bases__"].__set__
-
-
-class _NoBase:
-    """The base given to models that are no longer needed."""
-
-
-@final
-class BreakHere(Exception):
-    """The interpretation reached the step at which it should end the graph."""
-
-    def __init__(self, frame: Frame) -> None:
-        super().__init__()
-        self.frame = frame
-
 
 @final
 class Interpreter:
@@ -100,14 +78,23 @@ class Interpreter:
         policy: DynamicPolicy, compiler: ContinuationCompiler, *, break_at: int = -1,
         data_dependent: bool = True,
     ) -> None:
-        # What is interpreted, and how far.
+        # What is interpreted, and for whom.
         self.code = code
         self.root_globals = globals
         self.fakes = fakes
         self.policy = policy
         self.compiler = compiler
-        self.break_at = break_at
-        # The results of the interpretation.
+        # Where the interpretation is.
+        self.step = 0
+        self.stops = Stops(break_at)
+        self.depth = 0
+        self.frame: Frame | None = None
+        self.root: Frame | None = None
+        self.direct_call = False
+        """Set by call opcodes: the next frame is resumable."""
+        self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
+        """Exceptions of the program by id, and the steps at which they were raised first."""
+        # What it has recorded: the results of a capture.
         self.tree = SourceTree()
         self.guards = GuardSet(self.tree)
         self.guards.stack = self.stack
@@ -117,35 +104,20 @@ class Interpreter:
         """Where calls are recorded: the graph, or the subgraph under construction."""
         self.effects = SideEffects()
         self.shapes = self._shape_context(data_dependent)
-        self.state = GlobalState()
         self.early_ends = EarlyEnds()
         self.end = EndState()
         """What `run_root` found at the end."""
-        # What is known so far.
-        self.data = DataState()
+        # What is known so far, by subject.
+        self.state = GlobalState()
         self.modes = ModeState()
-        self.autograd = AutogradState()
+        self.data = DataState()
         self.numbers = NumberState()
+        self.autograd = AutogradState()
         self.classes = ClassState()
         self.remade = RemadeState()
-        self.deleted: list[Any] = []
-        """Outside objects whose variables the root frame has deleted."""
-        self.ignored_warnings: list[Any] = []
-        """Warning filters of the program that ignore warnings (`ignored_warnings`)."""
-        self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
-        # Where the interpretation is, and its limits.
-        self.step = 0
-        self.depth = 0
-        self.frame: Frame | None = None
-        self.root: Frame | None = None
-        self.direct_call = False
-        """Set by call opcodes: the next frame is resumable."""
+        self.lifetimes = Lifetimes()
         self.copying: list[SymbolicValue] = []
         """Containers of which Python copies are being made, outermost first."""
-        self._watch = Watch()
-        self._depth_limit = config.inline_depth_limit
-        self._step_limit = config.step_limit
-        self._pause_at = self._stop_at = break_at if break_at >= 0 else _IDLE_STEPS
 
     def _shape_context(self, data_dependent: bool) -> ShapeContext:
         this = weakref.ref(self)  # weak: fakes keep the context alive
@@ -161,13 +133,43 @@ class Interpreter:
                 known_fake(tx, fake))
         return shapes
 
+    # -- the root ---------------------------------------------------------------------------------
+
+    def root_frame(self, locals: list[Any], cells: tuple[Any, ...]) -> Frame:
+        """The frame of the captured code, with its variables not yet read."""
+        code = self.code
+        values: dict[str, SymbolicValue] = {}
+        boxes: dict[str, CellValue] = {}
+        for index, obj in enumerate(locals):
+            name = code.co_varnames[index]
+            values[name] = LazyValue(self.tree.local(index, name), obj)
+        for index, cell in enumerate(cells):
+            name = code.co_freevars[index]
+            boxes[name] = CellValue.outside(self, cell, self.tree.cell(index, name), name)
+        self.root = Frame(code, self.globals_of(self.root_globals), values, boxes, None)
+        self.root.resumable = True
+        return self.root
+
+    def run_root(self, frame: Frame) -> SymbolicValue:
+        """Interpret the root frame; graph breaks become restarts."""
+        with self.state.saved():
+            try:
+                return self.run(frame)
+            except GraphBreak as signal:
+                raise Restart(signal.step, signal) from None
+            finally:
+                self.end = EndState(
+                    changes=self.state.changes(), error_mode=error_mode(),
+                    state_changed=self.state.levels_changed() or self.modes.subclasses_off != 0,
+                    functions=list(self.modes.functions), in_inference=bool(self.state.inference))
+
     # -- frames -----------------------------------------------------------------------------------
 
     def run(self, frame: Frame) -> SymbolicValue:
         """Interpret a frame until it returns, or until its generator yields."""
         checkpoint()
         outer, self.frame = self.frame, frame
-        if self.depth > self._depth_limit:
+        if self.depth > config.inline_depth_limit:
             raise self.graph_break("recursion", "calls nested too deeply to inline")
         self.depth += 1
         try:
@@ -188,15 +190,15 @@ class Interpreter:
             self.frame = outer
 
     def _run_until_raise(self, frame: Frame) -> SymbolicValue:
-        program = frame.program.instructions
+        program, stops = frame.program.instructions, self.stops
         while True:
             ins = program[frame.pc]
             frame.current = ins
             frame.pc += 1
             self.step += 1
             frame.step = self.step
-            if self.step >= self._stop_at:
-                self._stop(frame)
+            if self.step >= stops.at:
+                stops.check(self, frame)
             result = ins.handler(self, frame, ins)
             if result is not None:
                 return result  # type: ignore[no-any-return]
@@ -204,43 +206,11 @@ class Interpreter:
     def tick(self) -> None:
         """Count one turn of a loop that a single instruction makes."""
         self.step += 1
-        if self.step > self._pause_at:
-            self._go_on()
-
-    def _stop(self, frame: Frame) -> None:
-        """End the graph at the requested step; otherwise check watched objects and the step
-        limits."""
-        if self.step == self.break_at:
-            raise BreakHere(frame)
-        if self._watch:
-            self._look_after(frame)
-        if self.step >= self._pause_at:
-            self._go_on()
-
-    def watch(self, value: SymbolicValue) -> None:
-        """End the graph before this object, made inside, is freed: freeing it has an effect."""
-        self._watch.add(value)
-        self._stop_at = 0
-
-    def _look_after(self, frame: Frame) -> None:
-        if not self._watch.all_held(self):
-            raise Restart(self._watch.step, self.graph_break(
-                "watched-object", "an object that is watched is let go"))
-        while frame.caller is not None:
-            frame = frame.caller
-        self._watch.step = frame.step
-
-    def _go_on(self) -> None:
-        """Raise SkipFrame if the frame took too many instructions for its tensor operations."""
-        worthwhile = _IDLE_STEPS + _STEPS_PER_CALL * self.builder.n_calls
-        if self.step >= min(worthwhile, self._step_limit):
-            raise SkipFrame("too many instructions", always=True)
-        self._pause_at = min(worthwhile, self._step_limit)
-        self._stop_at = 0 if self._watch else self._pause_at
+        self.stops.check_limits(self)
 
     def _note_break(self, signal: GraphBreak, frame: Frame) -> None:
         """Attribute a break to the innermost instruction that a continuation can follow."""
-        if self.step > self._step_limit:
+        if self.step > config.step_limit:
             raise SkipFrame("too many instructions", always=True)
         if signal.step < 0:
             signal.stack = self.stack()
@@ -269,56 +239,6 @@ class Interpreter:
         frame.last_offset = -1
         frame.stack.append(error.value)
         frame.pc = row.target
-
-    def breaking_step(self) -> int:
-        """The current step, or that of the nearest caller where the graph can end."""
-        return -1 if self.frame is None else resumable_step(self.frame)
-
-    def note_check(self) -> None:
-        """Record that the current branch became a check in the graph."""
-        self.data.checked_at.append(self.breaking_step())
-
-    def note_expectation(self) -> None:
-        """Record that a decision on data became a check; emit it before the nodes that rely on
-        it."""
-        self.note_check()
-        if not self.shapes.data.expects:  # otherwise the operator's own node comes first
-            note_checks(self, partial(number_node, self))
-
-    def mode_node(self, function: Any, *args: Any) -> None:
-        """Record a call that sets a mode; it does not count as an operator."""
-        node = self.builder.call("call_function", function, args, {}, None, self.stack())
-        node.meta["effect"] = True
-        self.builder.n_calls -= 1
-
-    def raised_at(self, error: ObservedException) -> int:
-        """The step that first raised an exception, as far inside as a continuation can resume."""
-        return self._raised_at[id(error.value)][1]
-
-    def inline(self, frame: Frame) -> SymbolicValue:
-        """Run a callee's frame; its result may be a generator."""
-        return self.run(frame)
-
-    # -- errors and breaks ------------------------------------------------------------------------
-
-    def graph_break(self, id: str, detail: str) -> GraphBreak:
-        """The signal to raise where capture cannot go on."""
-        return GraphBreak(BREAKS[id], detail)
-
-    def error(self, kind: type[BaseException], *args: Any, **fields: Any) -> ObservedException:
-        """The signal that the program raises an exception of this class.
-
-        `fields` are attributes that CPython's C code sets on it.
-        """
-        made = new_exception(kind, [self.wrap_new(a) for a in args])
-        made.fields.update({name: self.wrap_new(field) for name, field in fields.items()})
-        signal = ObservedException(made)
-        signal.stack = self.stack()
-        return signal
-
-    def stack(self) -> tuple[SourceLine, ...]:
-        """The current lines of the program, outermost first."""
-        return self.frame.lines() if self.frame is not None else ()
 
     # -- wrapping ---------------------------------------------------------------------------------
 
@@ -352,42 +272,6 @@ class Interpreter:
     def wrap_symbolic_number(self, obj: Any, source: Source | None) -> SymbolicValue | None:
         """A symbolic value for an outside int or float that changes between calls, or None."""
         return wrap_number(self, obj, source)
-
-    def line(self) -> SourceLine | None:
-        """The current line of the program."""
-        return None if self.frame is None else self.frame.where()
-
-    def hide_models(self) -> None:
-        """Remove the models from the `__subclasses__` of the program's classes."""
-        for model in self.classes.made:
-            with suppress(TypeError):  # a base written in C has another layout
-                _SET_BASES(model, (_NoBase,))
-
-    def forget(self) -> None:
-        """Drop the references to the program's objects: the interpreter itself is freed much
-        later."""
-        self.hide_models()
-        self.outside.clear()
-        self._raised_at.clear()
-        self.early_ends = EarlyEnds()
-        self.deleted.clear()
-        self.ignored_warnings.clear()
-        self.remade = RemadeState()
-        self.numbers.values.clear()
-        self.autograd = AutogradState()
-        self.effects = SideEffects()
-        self.guards.stack = tuple
-        for item in getattr(self.builder, "inputs", ()):
-            item.example = None
-        if self.root is not None:
-            self.root.locals.clear()
-            self.root.cells.clear()
-            self.root.stack.clear()
-
-    def has_changed(self, *objects: Any) -> bool:
-        """Whether the program has changed one of these outside objects."""
-        changed = [v.real() for v in self.effects.touched() if isinstance(v, SymbolicValue)]
-        return any(value is obj for value in changed for obj in objects)
 
     def wrap_new(self, obj: Any) -> SymbolicValue:
         """The value of an object that capture made itself: no source, no guards."""
@@ -459,35 +343,85 @@ class Interpreter:
             objects.append(value.constant())
         return objects
 
-    # -- the root ---------------------------------------------------------------------------------
+    # -- recording --------------------------------------------------------------------------------
 
-    def root_frame(self, locals: list[Any], cells: tuple[Any, ...]) -> Frame:
-        """The frame of the captured code, with its variables not yet read."""
-        code = self.code
-        values: dict[str, SymbolicValue] = {}
-        boxes: dict[str, CellValue] = {}
-        for index, obj in enumerate(locals):
-            name = code.co_varnames[index]
-            values[name] = LazyValue(self.tree.local(index, name), obj)
-        for index, cell in enumerate(cells):
-            name = code.co_freevars[index]
-            boxes[name] = CellValue.outside(self, cell, self.tree.cell(index, name), name)
-        self.root = Frame(code, self.globals_of(self.root_globals), values, boxes, None)
-        self.root.resumable = True
-        return self.root
+    def mode_node(self, function: Any, *args: Any) -> None:
+        """Record a call that sets a mode; it does not count as an operator."""
+        node = self.builder.call("call_function", function, args, {}, None, self.stack())
+        node.meta["effect"] = True
+        self.builder.n_calls -= 1
 
-    def run_root(self, frame: Frame) -> SymbolicValue:
-        """Interpret the root frame; graph breaks become restarts."""
-        with self.state.saved():
-            try:
-                return self.run(frame)
-            except GraphBreak as signal:
-                raise Restart(signal.step, signal) from None
-            finally:
-                self.end = EndState(
-                    changes=self.state.changes(), error_mode=error_mode(),
-                    state_changed=self.state.levels_changed() or self.modes.subclasses_off != 0,
-                    functions=list(self.modes.functions), in_inference=bool(self.state.inference))
+    def note_check(self) -> None:
+        """Record that the current branch became a check in the graph."""
+        self.data.checked_at.append(self.breaking_step())
+
+    def note_expectation(self) -> None:
+        """Record that a decision on data became a check; emit it before the nodes that rely on
+        it."""
+        self.note_check()
+        if not self.shapes.data.expects:  # otherwise the operator's own node comes first
+            note_checks(self, partial(number_node, self))
+
+    def watch(self, value: SymbolicValue) -> None:
+        """End the graph before this object, made inside, is freed: freeing it has an effect."""
+        self.lifetimes.watch(value)
+        self.stops.watch()
+
+    # -- errors and breaks ------------------------------------------------------------------------
+
+    def graph_break(self, id: str, detail: str) -> GraphBreak:
+        """The signal to raise where capture cannot go on."""
+        return GraphBreak(BREAKS[id], detail)
+
+    def error(self, kind: type[BaseException], *args: Any, **fields: Any) -> ObservedException:
+        """The signal that the program raises an exception of this class.
+
+        `fields` are attributes that CPython's C code sets on it.
+        """
+        made = new_exception(kind, [self.wrap_new(a) for a in args])
+        made.fields.update({name: self.wrap_new(field) for name, field in fields.items()})
+        signal = ObservedException(made)
+        signal.stack = self.stack()
+        return signal
+
+    def stack(self) -> tuple[SourceLine, ...]:
+        """The current lines of the program, outermost first."""
+        return self.frame.lines() if self.frame is not None else ()
+
+    def line(self) -> SourceLine | None:
+        """The current line of the program."""
+        return None if self.frame is None else self.frame.where()
+
+    def breaking_step(self) -> int:
+        """The current step, or that of the nearest caller where the graph can end."""
+        return -1 if self.frame is None else resumable_step(self.frame)
+
+    def raised_at(self, error: ObservedException) -> int:
+        """The step that first raised an exception, as far inside as a continuation can resume."""
+        return self._raised_at[id(error.value)][1]
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Drop the references to the program's objects: the interpreter itself is freed much
+        later."""
+        self.classes.hide_models()
+        self.outside.clear()
+        self._raised_at.clear()
+        self.early_ends = EarlyEnds()
+        self.lifetimes = Lifetimes()
+        self.modes.ignored_warnings.clear()
+        self.remade = RemadeState()
+        self.numbers.values.clear()
+        self.autograd = AutogradState()
+        self.effects = SideEffects()
+        self.guards.stack = tuple
+        for item in getattr(self.builder, "inputs", ()):
+            item.example = None
+        if self.root is not None:
+            self.root.locals.clear()
+            self.root.cells.clear()
+            self.root.stack.clear()
 
 
 def resumable_step(frame: Frame) -> int:

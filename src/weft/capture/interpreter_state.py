@@ -11,8 +11,9 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from weft.capture.source import Source
 from weft.capture.state import Step
@@ -63,7 +64,8 @@ class DataState:
 @final
 @dataclass(slots=True)
 class ModeState:
-    """Which torch functions the program has overridden; PyTorch's own modes are in `tx.state`."""
+    """Modes that are not PyTorch's own (those are in `tx.state`): overridden torch functions, and
+    warnings."""
 
     functions: list[SymbolicValue] = field(default_factory=list)
     """Active torch function modes, innermost last: default devices set outside
@@ -74,6 +76,8 @@ class ModeState:
     """Whether a tensor's class has its own `__torch_function__`."""
     subclasses_off: int = 0
     """How many nested blocks disable the classes' `__torch_function__`."""
+    ignored_warnings: list[Any] = field(default_factory=list)
+    """Warning filters of the program that ignore warnings (`replacement/ignored_warnings.py`)."""
 
 
 @final
@@ -146,3 +150,16 @@ class ClassState:
     """Stand-ins for the values that the body of the class under way has bound."""
     attributes: dict[type, Any] = field(default_factory=dict)
     """Attributes that the program set on classes (`values/attributes.py`)."""
+
+    def hide_models(self) -> None:
+        """Remove the models from the `__subclasses__` of the program's classes."""
+        for model in self.made:
+            with suppress(TypeError):  # a base written in C has another layout
+                _SET_BASES(model, (_NoBase,))
+
+
+class _NoBase:
+    """The base given to models that are no longer needed."""
+
+
+_SET_BASES: Final = type.__dict__["__bases__"].__set__

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.frame import check_held
 from weft.capture.source import is_library
 from weft.capture.values.attributes import require_special, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
@@ -39,6 +38,7 @@ from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue, sort_values
 from weft.capture.values.containers.user_keys import has_real_hash
+from weft.capture.values.lifetimes import check_held
 from weft.capture.values.numbers.symbolic_numbers import (
     SymbolicNumberValue,
     check_divisor,

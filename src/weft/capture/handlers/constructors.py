@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft.capture.breaks import graph_break
-from weft.capture.frame import check_held
 from weft.capture.polyfills import descriptors
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -57,6 +56,7 @@ from weft.capture.values.containers.sequences import (
     make_slice,
 )
 from weft.capture.values.containers.sets import SetValue
+from weft.capture.values.lifetimes import check_held
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.numbers.symbolic_ranges import symbolic_range
 from weft.capture.values.numbers.symbolic_texts import format_symbolic

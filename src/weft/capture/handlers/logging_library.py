@@ -173,7 +173,7 @@ def _is_plain(logger: logging.Logger) -> bool:
 def _is_changed(tx: Interpreter, logger: logging.Logger) -> bool:
     """Whether the frame has changed something that decides what becomes of a record."""
     modules = any(tx.effects.changed(tx.globals_of(vars(one))) for one in (sys, logging))
-    return modules or tx.has_changed(*_state(logger))
+    return modules or tx.effects.changed_any(*_state(logger))
 
 
 def _state(logger: logging.Logger) -> Iterator[Any]:

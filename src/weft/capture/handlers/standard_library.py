@@ -25,6 +25,7 @@ from weft.capture.values.constant import NONE, constant, evaluate, is_none, pyth
 from weft.capture.values.containers.identities import RunTimeNumber
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.lifetimes import holds_itself, is_held
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.classes import (
@@ -47,7 +48,6 @@ from weft.capture.values.objects.functions import (
     rule,
 )
 from weft.capture.values.objects.instances import ObjectValue
-from weft.capture.values.reachability import holds_itself, is_held
 from weft.capture.values.registry import wraps
 from weft.compiling import recursion_limit
 
@@ -199,7 +199,7 @@ class WeakReferenceValue(SymbolicValue):
 
 def _still_held(tx: Interpreter, obj: Any) -> Any:
     """The object of a weak reference; a graph break if the frame has just deleted its variable."""
-    if any(obj is deleted for deleted in tx.deleted):
+    if any(obj is deleted for deleted in tx.lifetimes.deleted):
         raise graph_break("watched-object", f"a weak reference to a deleted {type(obj).__name__}")
     return obj
 

@@ -70,8 +70,8 @@ def _filters_mutated(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVal
     filters = python_object(tx, tx.call_python(library.warning_filters))
     if not isinstance(filters, list):
         raise graph_break("print", "filters of warnings that are not known")
-    known = [*warnings.filters, *tx.ignored_warnings]
-    tx.ignored_warnings += [entry for entry in filters if entry[0] == "ignore"
+    known = [*warnings.filters, *tx.modes.ignored_warnings]
+    tx.modes.ignored_warnings += [entry for entry in filters if entry[0] == "ignore"
                             and entry not in known]
     return NONE
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, is_watched, opcode, outside_object
+from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.replacement.continuation import is_continuation
 from weft.capture.values.base import NULL, LazyValue, SymbolicValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate
+from weft.capture.values.lifetimes import is_watched, outside_object
 from weft.capture.values.objects.cell import CellValue
 from weft.capture.values.objects.exceptions import read_attribute
 
@@ -96,7 +97,7 @@ def delete_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if ins.argval not in frame.locals:
         raise tx.error(UnboundLocalError, _NO_VALUE.format(ins.argval))
     if frame.caller is None:
-        tx.deleted += _let_go(frame, ins.argval)
+        tx.lifetimes.deleted += _let_go(frame, ins.argval)
     del frame.locals[ins.argval]
 
 
@@ -310,7 +311,7 @@ def import_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         base = parent.rsplit(".", level - 1)[0] if level > 1 else parent
         target = f"{base}.{target}" if target else base
     if not _is_of_torch(target):
-        if tx.has_changed(sys.modules):
+        if tx.effects.changed_any(sys.modules):
             raise graph_break("unknown-operation", "an import after a change of sys.modules")
         _check_loaded(target, names or ())
         loaded = tx.tree.object(sys.modules, "sys.modules").dict_item(target)

@@ -268,8 +268,9 @@ class Emitter:
             arguments = "inputs" if before else listed
         call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
         lines = self._guarded_call(call)
-        if self.tx.ignored_warnings:
-            region = f"{self.constant(ignoring)}({self.constant(tuple(self.tx.ignored_warnings))})"
+        ignored = tuple(self.tx.modes.ignored_warnings)
+        if ignored:
+            region = f"{self.constant(ignoring)}({self.constant(ignored)})"
             lines = [f"with {region}:", *(f"    {line}" for line in lines)]
         return [*before, *lines, *(["del inputs"] if before else [])]
 

@@ -25,7 +25,7 @@ import torch
 from weft import _frame
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, frame_places, frame_variables
+from weft.capture.frame import Frame, frame_places
 from weft.capture.replacement.break_operations import TRANSLATORS, Branch, Operation, can_translate
 from weft.capture.replacement.continuation import NULL as NULL_ITEM
 from weft.capture.replacement.continuation import resume_function, run_handling
@@ -38,6 +38,7 @@ from weft.capture.values.base import (
     stack_arguments,
     stack_kinds,
 )
+from weft.capture.values.lifetimes import frame_variables
 from weft.capture.values.objects.cell import CellValue
 from weft.capture.values.tensors.tensor import TensorValue
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from weft.capture.values.base import SymbolicValue
+
 if TYPE_CHECKING:
     from weft.capture.replacement.emitter import Emitter
-    from weft.capture.values.base import SymbolicValue
 
 
 class Replayable(Protocol):
@@ -41,6 +42,11 @@ class SideEffects:
     def changed(self, value: object) -> bool:
         """Whether the object behind `value` was changed."""
         return id(value) in self._touched
+
+    def changed_any(self, *objects: Any) -> bool:
+        """Whether the program has changed one of these outside objects."""
+        changed = [v.real() for v in self._touched.values() if isinstance(v, SymbolicValue)]
+        return any(value is obj for value in changed for obj in objects)
 
     def forget_gradient(self, tensor: Any) -> None:
         """Record that the program drops a gradient from before the frame that nothing has read."""

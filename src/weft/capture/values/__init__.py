@@ -8,5 +8,5 @@ family of values stands for which Python type; every other file is one family, o
 - `numbers/`: sizes and numbers that change, and what is computed from them;
 - `tensors/`: tensors, NumPy arrays, random generators, and what depends on their data;
 - for all of them: `constant`, `unknown`, `attributes` and `methods` (how a name is looked up),
-  `arities`, `reachability`.
+  `arities`, `lifetimes` (whether freeing an object would be noticed).
 """

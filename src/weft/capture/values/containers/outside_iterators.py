@@ -19,7 +19,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
-from weft.capture.frame import is_watched
 from weft.capture.source import Source
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.capture.values.containers.iterators import IteratorValue, advance
@@ -28,6 +27,7 @@ from weft.capture.values.containers.lazy_iterators import (
     MapIterator,
     ZipIterator,
 )
+from weft.capture.values.lifetimes import is_watched
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
 
@@ -95,7 +95,7 @@ class OutsideIterator(IteratorValue):
             return None
         if self.taken >= _MOST:
             raise graph_break("unknown-operation", f"more than {_MOST} items of an iterator")
-        if tx.has_changed(*gc.get_referents(self.object)):
+        if tx.effects.changed_any(*gc.get_referents(self.object)):
             raise graph_break("unknown-operation", f"{self!r} over something that was changed")
         assert self.source is not None
         peek = _ahead(self.taken)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, frame_variables
+from weft.capture.frame import Frame
 from weft.capture.replacement.continuation import resume_generator
 from weft.capture.values.base import Args, Kwargs, SymbolicValue, stack_arguments, stack_kinds
 from weft.capture.values.constant import NONE, is_none
+from weft.capture.values.lifetimes import frame_variables
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS
 from weft.capture.values.objects.classes import ClassValue

@@ -392,7 +392,7 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
-    with ignoring(tx.ignored_warnings):
+    with ignoring(tx.modes.ignored_warnings):
         result, by_python, changed = _evaluated(tx, op, target, fakes, named_fakes)
     given = (*args, *kwargs.values())
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
