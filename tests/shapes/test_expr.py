@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.shapes.algebra import expr as ex
+from weft.shapes.algebra.bounds import bounds, lower_bound, upper_bound
 from weft.shapes.algebra.expr import (
     IntExpr,
     applied,
     floor_div,
     loop_index,
-    lower_bound,
     maximum,
     minimum,
     mod,
@@ -77,12 +77,12 @@ def environments(draw: st.DrawFn) -> dict[ex.Expr, int]:
 @given(PROGRAMS, st.lists(environments(), min_size=3, max_size=3))
 def test_value_bounds_and_text_agree_with_integers(program: object, envs: list) -> None:
     value = run(program, None)
-    low, high = ex.bounds(value)
+    low, high = bounds(value)
     for env in envs:
         expected = run(program, env)
         assert ex.subs(value, env) == expected
         assert low <= expected <= high
-        assert ex.lower_bound(value) <= expected <= ex.upper_bound(value)
+        assert lower_bound(value) <= expected <= upper_bound(value)
         names = {s.name: v for s, v in ((ex.symbol_of(e), v) for e, v in env.items())}
         assert eval(python_text(value), {}, names) == expected
         helpers = {
@@ -135,7 +135,7 @@ def test_symbolic_extents_simplify() -> None:
     assert (m * a + b) // (n * m) == 0
     assert (n * m * 768) // (n * 768) is m
     assert (n * m + m) // (n + 1) is m
-    assert ex.lower_bound(n * m - m) == 2
+    assert lower_bound(n * m - m) == 2
 
 
 def test_constants_are_plain_ints() -> None:
@@ -183,9 +183,9 @@ def test_an_unknown_bound_of_a_quotient_stays_unknown() -> None:
 def test_what_is_padded_or_cut_to_a_multiple_is_one() -> None:
     n = symbol("n", 2)
     padded, cut = n + (8 - n % 8) % 8, n - n % 8
-    assert cut == 8 * (n // 8) and ex.lower_bound(n - cut) >= 0
+    assert cut == 8 * (n // 8) and lower_bound(n - cut) >= 0
     assert padded == 8 * (padded // 8) and padded % 8 == 0
-    assert ex.lower_bound(padded - n) >= 0 and ex.lower_bound(padded // 8) >= 1
+    assert lower_bound(padded - n) >= 0 and lower_bound(padded // 8) >= 1
     for value in range(2, 40):
         assert ex.subs(padded, {n: value}) == -(-value // 8) * 8
         assert ex.subs(cut, {n: value}) == value // 8 * 8

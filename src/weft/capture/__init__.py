@@ -2,10 +2,10 @@
 
 Place in the pipeline: the front end. By role:
 
-- the steps of a miss: `compiler` (`FrameCompiler`), `skips`;
-- interpretation: `interpreter`, `interpreter_state`, `frame`, `operations`, `state`, `source`,
-  `bytecode/`, `opcodes/`, `values/`, `handlers/`, `polyfills/`, `numpy_calls`, `numpy_models`,
-  `numpy_operations`;
+- the steps of a miss: `compiler` (`FrameCompiler`), `attempt`, `skips`;
+- interpretation: `interpreter`, `interpreter_state`, `stops`, `frame`, `operations`, `state`,
+  `source`, `bytecode/`, `opcodes/`, `values/`, `handlers/`, `polyfills/`, `numpy_calls`,
+  `numpy_models`, `numpy_operations`;
 - where it ends: `breaks`, `early_ends`;
 - results: `graph`, `subgraphs`, `guards/`, `replacement/`.
 

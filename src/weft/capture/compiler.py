@@ -12,25 +12,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 from torch import fx, inference_mode
 
 from weft import _frame
 from weft._torch import are_functorch_transforms_active, dispatch_mode_depth, forward_ad_level
-from weft.capture.breaks import (
-    GraphBreak,
-    ObservedException,
-    Restart,
-    Signal,
-    SkipFrame,
-    StartOver,
-    graph_break,
-)
+from weft.capture.attempt import Attempt
+from weft.capture.breaks import ObservedException, SkipFrame
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.liveness import needs_frame
-from weft.capture.frame import Frame
 from weft.capture.graph import GraphInput
 from weft.capture.guards.recompiles import (
     Variant,
@@ -42,26 +33,15 @@ from weft.capture.guards.recompiles import (
 )
 from weft.capture.guards.shape_guards import add_shape_guards
 from weft.capture.interpreter import Interpreter
-from weft.capture.replacement.break_operations import can_translate
 from weft.capture.replacement.checkpointing import eager_entry, runs_checkpoint
-from weft.capture.replacement.continuation import CannotResumeError, is_continuation
-from weft.capture.replacement.device_modes import (
-    enter_devices,
-    modes_set_aside,
-    only_devices,
-    without_modes,
-)
-from weft.capture.replacement.emitter import Emitter, restore_modes
+from weft.capture.replacement.continuation import is_continuation
+from weft.capture.replacement.device_modes import modes_set_aside, only_devices, without_modes
+from weft.capture.replacement.emitter import Emitter
 from weft.capture.replacement.reruns import has_checks, may_refuse_data, reporter, written_inputs
-from weft.capture.replacement.resumption import Resumption
 from weft.capture.skips import are_builtins_replaced, is_skipped_code, may_hold_tensors
 from weft.capture.source import FrameState
 from weft.capture.state import no_saved_tensor_hooks
-from weft.capture.stops import BreakHere
-from weft.capture.values.numbers.data_numbers import note_checks
-from weft.capture.values.numbers.symbolic_numbers import number_node
 from weft.capture.values.tensors.input_tests import add_input_tests
-from weft.capture.values.tensors.known_data import rely_on
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import checks, events
@@ -71,12 +51,9 @@ from weft.dims import Declarations
 from weft.errors import GraphBreakError, RecompileError, UserError
 from weft.interrupts import checkpoint
 from weft.runtime.restoring import restored_on_error
-from weft.shapes.context import ShapeContext
-from weft.shapes.fakes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
-from weft.stances import breaks_are_errors, current_stance
+from weft.stances import current_stance
 
-_S = TypeVar("_S", bound=Signal)
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _MAX_SKIPS: Final = 3
@@ -86,19 +63,6 @@ _MAX_RAISING_VARIANTS: Final = 3
 """How many calls that raise become variants of their code."""
 _MAX_RAISES: Final = 24
 """How many calls that raise are captured at most."""
-
-_MAX_HANDLERS: Final = 12
-"""How many exception handlers of a replacement may be nested (Python allows 20 blocks)."""
-
-
-def _may_rerun(graph: fx.Graph, code: types.CodeType) -> bool:
-    """Whether the frame can be run eagerly from its start if its graph raises.
-
-    A continuation is not, unless its graph could raise because of its inputs' data: it should free
-    its arguments early.
-    """
-    unchanged = has_checks(graph) or written_inputs(graph) == ()
-    return unchanged and (not is_continuation(code) or may_refuse_data(graph))
 
 
 @final
@@ -380,190 +344,11 @@ class FrameCompiler:
             self.backend, getattr(self.backend, "__name__", "inductor"))
 
 
-@final
-class Attempt:
-    """Interprets one frame, again and again, until its graph ends where it can end."""
+def _may_rerun(graph: fx.Graph, code: types.CodeType) -> bool:
+    """Whether the frame can be run eagerly from its start if its graph raises.
 
-    def __init__(self, compiler: FrameCompiler, state: FrameState, *, data_dependent: bool
-                 ) -> None:
-        self.compiler = compiler
-        self.state = state
-        self.data_dependent = data_dependent
-        self._shapes: ShapeContext | None = None
-        self._tried: list[Interpreter] = []
-        self.raised: ObservedException | None = None
-        """The exception with which the program left the frame, if it did."""
-        self._raises_at = -1
-        self.devices: tuple[str, ...] = ()
-        """The default devices that were set when the frame was called."""
-
-    def interpret(self) -> tuple[Interpreter, Emitter, GraphBreak | None]:
-        """The interpreter at its end, the emitted replacement, and the graph break if there was
-        one."""
-        break_at = -1
-        reason: GraphBreak | None = None
-        while True:
-            code = self.state.code
-            policy = self.compiler.policy(code)
-            for earlier in self._tried[-1:]:
-                earlier.classes.hide_models()
-            tx = Interpreter(code, self.state.globals, FakeContext(), policy, self.compiler,
-                             break_at=break_at, data_dependent=self.data_dependent)
-            self._shapes = tx.shapes
-            self._tried.append(tx)
-            enter_devices(tx, self.devices)
-            frame = tx.root_frame(self.state.locals, self.state.cells)
-            emit = Emitter(tx)
-            try:
-                self._finish(tx, emit, frame)
-                return tx, emit, reason
-            except StartOver:
-                continue
-            except Restart as restart:
-                if self._can_avoid(tx, restart.reason):
-                    break_at, reason, self.raised = -1, None, None
-                    continue
-                reason = _without_traceback(restart.reason)
-                self._report(reason)
-                break_at = restart.step
-            except ObservedException as error:
-                if self.raised is not None:
-                    raise
-                self.raised, reason = _without_traceback(error), None
-                break_at = self._raises_at = tx.raised_at(error)
-            except BreakHere as here:
-                outer = self._break(tx, emit, here, reason)
-                if outer is None:
-                    return tx, emit, reason
-                break_at = outer
-
-    def forget(self) -> None:
-        """Drop the references to the program's objects."""
-        for tx in self._tried:
-            tx.forget()
-
-    @property
-    def met_data(self) -> bool:
-        """Whether the last interpretation put something into the graph that depends on data."""
-        return self._shapes is not None and bool(self._shapes.unbacked_symbols.exist)
-
-    def _finish(self, tx: Interpreter, emit: Emitter, frame: Any) -> None:
-        """End the replacement of a frame that was captured to its end: return its value."""
-        value = tx.run_root(frame)
-        try:
-            restore_modes(emit, tx)
-            text = emit.value(value)
-            tx.effects.replay(emit)
-            emit.line(f"return {text}")
-        except GraphBreak as signal:
-            if signal.step < 0:
-                raise SkipFrame("the result or an effect cannot be rebuilt") from None
-            raise Restart(signal.step, signal) from None
-        if _has_unrecoverable_checks(tx):
-            raise Restart(tx.data.checked_at[0], graph_break(
-                "data-dependent-branch",
-                "a branch that may raise, in a graph whose writes autograd sees"))
-        earlier = tx.early_ends.restart(tx, emit)
-        if earlier is not None:
-            raise earlier
-
-    def _can_avoid(self, tx: Interpreter, reason: GraphBreak) -> bool:
-        """Whether another interpretation can get past the break; prepares `tx.policy` for it.
-
-        It can if the contents of small inputs are guarded, or (with `fullgraph`) if numbers that
-        keep changing are fixed.
-        """
-        forbidden = breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph)
-        if forbidden and reason.kind.id == "varying-argument":
-            tx.policy.fixes_all = True
-            return True
-        if not config.data_dependent:
-            return False
-        return rely_on(tx, reason, always=forbidden)
-
-    def _report(self, reason: GraphBreak) -> None:
-        if breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph):
-            raise GraphBreakError(reason.reason, id=reason.kind.id, stack=reason.stack,
-                                  hint=reason.kind.hint)
-
-    def _break(self, tx: Interpreter, emit: Emitter, here: BreakHere, reason: GraphBreak | None
-               ) -> int | None:
-        """Emit the break and its continuations, and return None.
-
-        If the graph cannot end at this instruction, return the step where to try next, in a caller.
-        """
-        frame = here.frame
-        if _has_unrecoverable_checks(tx):
-            return tx.data.checked_at[0]
-        deep = _frame_over_handler_limit(frame)
-        if deep is not None:
-            return _outward(deep, graph_break("recursion", "too many nested handlers"))
-        try:
-            if tx.end.state_changed:
-                raise graph_break("state", "a break inside of a transform")
-            raises = tx.step == self._raises_at or (reason is not None and reason.rest_is_eager)
-            whole = frame.caller is None and tx.builder.n_calls
-            if not (whole or raises) and not can_translate(frame.current.name):
-                raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
-            restore_modes(emit, tx)
-            Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
-            earlier = tx.early_ends.restart(tx, emit)
-            if earlier is not None:
-                return earlier.step
-        except (GraphBreak, CannotResumeError) as failure:
-            return _outward(frame, failure)
-        if reason is not None:
-            events.count("graph_breaks")
-            events.record("graph_break", id=reason.kind.id, reason=reason.reason,
-                          stack=reason.stack, hint=reason.kind.hint)
-        return None
-
-
-def _has_unrecoverable_checks(tx: Interpreter) -> bool:
-    """Whether the graph checks assumptions about data but changes what cannot be restored: if a
-    check fails, the frame cannot be run eagerly from its start any more."""
-    note_checks(tx, partial(number_node, tx))
-    return bool(tx.data.checked_at) and written_inputs(tx.builder.graph) is None
-
-
-def _without_traceback(error: _S) -> _S:
-    """The signal without its traceback, whose frames refer to the interpreter and so would keep the
-    program's objects alive until the next garbage collection."""
-    error.__traceback__ = error.__context__ = error.__cause__ = None
-    return error
-
-
-def _frame_over_handler_limit(frame: Frame) -> Frame | None:
-    """The outermost frame that, with its callers, lies inside more than `_MAX_HANDLERS` exception
-    handlers, or None: the replacement would need a `try` block for each.
-
-    In a recursion, it is the first frame whose code also runs further out: a break there gives
-    continuations that serve all levels.
+    A continuation is not, unless its graph could raise because of its inputs' data: it should free
+    its arguments early.
     """
-    chain = [frame]
-    while (caller := chain[-1].caller) is not None:
-        chain.append(caller)
-    n_handlers = 0
-    codes: set[types.CodeType] = set()
-    recursive: Frame | None = None
-    for place in reversed(chain):
-        n_handlers += place.program.handler_of(place.current.index) is not None
-        if recursive is None and place.code in codes:
-            recursive = place
-        if n_handlers > _MAX_HANDLERS:
-            return recursive or place
-        codes.add(place.code)
-    return None
-
-
-def _outward(frame: Any, failure: Exception) -> int:
-    """The step of the nearest caller where the graph can end instead.
-
-    Raises SkipFrame if there is none.
-    """
-    while frame.caller is not None:
-        inner_resumable = frame.resumable
-        frame = frame.caller
-        if can_translate(frame.current.name) or inner_resumable:
-            return frame.step  # type: ignore[no-any-return]
-    raise SkipFrame(f"no way to end the graph: {failure}", always=True)
+    unchanged = has_checks(graph) or written_inputs(graph) == ()
+    return unchanged and (not is_continuation(code) or may_refuse_data(graph))

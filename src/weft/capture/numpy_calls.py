@@ -1,7 +1,7 @@
 """NumPy functions as functions on tensors: the graph nodes that stand for NumPy calls.
 
-Place in the pipeline: under `values/tensors/numpy_arrays`; used while capturing (on fakes) and when
-the graph runs. `operation("sum")(t)` is a tensor with the content of `numpy.sum(a)`, where the
+Place in the pipeline: under `values/tensors/numpy_recording`; used while capturing (on fakes) and
+when the graph runs. `operation("sum")(t)` is a tensor with the content of `numpy.sum(a)`, where the
 array `a` has the content of `t`. PyTorch's own NumPy emulation does the work, or `numpy_operations`
 where that differs, after the operands of element-wise functions are converted to the types that
 NumPy computes in::

@@ -2,7 +2,7 @@
 numbers.
 
 Place in the pipeline: beside `numpy_calls`, whose operations are PyTorch's emulation of NumPy; used
-by `values/tensors/numpy_arrays`. A `Blank` describes an array whose numbers depend on data::
+by `values/tensors/numpy_recording`. A `Blank` describes an array whose numbers depend on data::
 
     tried = try_out("fix", [Blank((3,), (1,), numpy.dtype("float32"))], {})
     tried.result.dtype, tried.shares_memory, tried.agrees   # float32, False, False

@@ -28,7 +28,8 @@ from weft.codegen.ir.dtypes import DType, compute_type, from_torch
 from weft.codegen.ir.loop_ir import KernelBuilder, Node, Scalar
 from weft.errors import SourceLine
 from weft.runtime.writes import WRITERS
-from weft.shapes.algebra.expr import IntExpr, lower_bound, subs, symbols, upper_bound
+from weft.shapes.algebra.bounds import lower_bound, upper_bound
+from weft.shapes.algebra.expr import IntExpr, subs, symbols
 from weft.shapes.algebra.functions import with_functions
 from weft.shapes.unbacked import Binding
 

@@ -13,25 +13,21 @@ it calls are marked "torch:"::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import Any, Final, final
 
 import torch
 
 from weft.dims import Dim
 from weft.errors import SourceLine
-from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbol, symbol_of
+from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbol_of
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import (
     FloatRelation,
     FloatSymbol,
     FloatValue,
     compare,
-    evaluate,
-    holds,
     is_nonnegative,
-    number_symbols,
 )
 from weft.shapes.algebra.intervals import INF
 from weft.shapes.algebra.layout import is_non_overlapping_and_dense
@@ -44,15 +40,14 @@ from weft.shapes.algebra.relation import (
     not_,
     relation,
     rewrite,
-    substitute,
 )
 from weft.shapes.context_state import DataQuestions, FloatQuestions, NodeMemo
 from weft.shapes.guard import AnyCondition, ShapeGuard, opposite
+from weft.shapes.hints import Hints
 from weft.shapes.named import NamedSizes
 from weft.shapes.symnode import SymNode, UndecidedValue, expr_of
 from weft.shapes.unbacked import Unbacked, is_difference
 
-Hint = int | float
 COMMON_LIMIT: Final = 2**31 - 1
 """A size that does not exceed this in the first call is guarded not to."""
 
@@ -60,12 +55,6 @@ COMMON_LIMIT: Final = 2**31 - 1
 @final
 class ShapeContext:
     """Makes symbols, decides conditions on them by facts or hints, and records guards."""
-
-    # torch: configuration that fake tensors look up.
-    settings = None
-    unbacked_renamings: Mapping[object, object] = {}
-    prefer_deferred_runtime_asserts_over_guards = False
-    _translation_validation_enabled = False
 
     def __init__(
         self, *, specialize_zero_one: bool = True, share_equal_hints: bool = True,
@@ -77,33 +66,34 @@ class ShapeContext:
         self.share_equal_hints = share_equal_hints
         self.data_dependent = data_dependent
         self.line = line
-        # What is known, and which guards are needed.
+        # What is known.
         self.facts = Facts()
-        self.guards: list[ShapeGuard] = []
-        self.asserts: list[ShapeGuard] = []  # conditions on data, to be checked when running
-        self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
-        self.bindings: list[tuple[Hashable, IntExpr]] = []
-        self.hints: dict[object, Hint] = {}
-        self.examples: dict[object, Hint] = {}  # sizes of this call that must not decide anything
-        self.marked: set[Expr] = set()  # sizes that the user marked as changing
+        self.hints: Hints = Hints(self.facts)
+        self.unbacked_symbols = Unbacked()
         self.dims = NamedSizes()
+        self._float_answers: dict[FloatRelation, bool] = {}
+        # What a later call must fulfil.
+        self.guards: list[ShapeGuard] = []
+        self.asserts: list[ShapeGuard] = []
+        """Conditions on data, which running code checks."""
+        self.bindings: list[tuple[Hashable, IntExpr]] = []
+        """Strides, and the expressions of sizes that they must equal."""
         self.fixed: list[int | float] = []
         """Numbers that were used as plain ones: guards fix them."""
-        self.floats = FloatQuestions()
-        self.data = DataQuestions()
-        self.unbacked_symbols = Unbacked()
-        self.in_operator = 0
-        self._suppressed = 0
+        # The symbols.
+        self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
+        """Where each symbol's value is read."""
+        self.marked: set[Expr] = set()
+        """Sizes that the user marked as changing."""
         self._shared: dict[Hashable, Expr] = {}
         self._counts: dict[str, int] = {}
         self._parts: dict[FloatSymbol, Callable[[], tuple[Expr, Expr] | None]] = {}
-        self._hinted: dict[IntExpr, int | None] = {}
-        self._float_answers: dict[FloatRelation, bool] = {}
+        # How operators are answered.
+        self.data = DataQuestions()
+        self.floats = FloatQuestions()
         self.memo = NodeMemo()
-        # torch: what it reads of its own `ShapeEnv`.
-        self.allow_scalar_outputs = data_dependent
-        self.allow_dynamic_output_shape_ops = data_dependent
-        self.fake_tensor_cache: dict[object, object] = {}
+        self.in_operator = 0
+        """How many nested operators are running on fakes."""
 
     # -------------------------------------------------------------------- making symbols
 
@@ -158,7 +148,7 @@ class ShapeContext:
                parts: Callable[[], tuple[Expr, Expr] | None] = lambda: None) -> torch.SymFloat:
         """A Python float that changes between calls; `parts`: see `rounding.Parts`."""
         made = FloatSymbol(f"r{self._next('r')}")
-        self.hints[made] = hint
+        self.hints.known[made] = hint
         self._parts[made] = parts
         self.sources[made] = [source]
         return torch.SymFloat(self.float_node(made))
@@ -173,7 +163,7 @@ class ShapeContext:
         made = self._symbol("u", "unbacked", lo, hi, None)
         self.unbacked_symbols.exist = True
         self.sources[made] = [source]
-        self.examples[made] = example
+        self.hints.undeciding[made] = example
         return self.sym_int(made)
 
     def drawn_number(self, example: float, source: Hashable) -> torch.SymFloat:
@@ -181,7 +171,7 @@ class ShapeContext:
         made = FloatSymbol(f"r{self._next('r')}")
         self.unbacked_symbols.exist = True
         self.sources[made] = [source]
-        self.examples[made] = example
+        self.hints.undeciding[made] = example
         return torch.SymFloat(self.float_node(made))
 
     def unbacked(self, what: str = "data", *, lo: int = 0, hi: int = INF) -> torch.SymInt:
@@ -205,7 +195,7 @@ class ShapeContext:
     def _symbol(self, prefix: str, kind: str, lo: int, hi: int, hint: int | None) -> Expr:
         made = symbol(f"{prefix}{self._next(prefix)}", lo, hi, kind)
         if hint is not None:
-            self.hints[made] = hint
+            self.hints.known[made] = hint
         return made
 
     def _next(self, prefix: str) -> int:
@@ -265,14 +255,14 @@ class ShapeContext:
         strides do not matter."""
         if not self.unbacked_symbols.exist or self.decide(condition) is not None:
             return condition
-        if self.condition_hint(condition) is not None:
+        if self.hints.condition(condition) is not None:
             return condition
         large = self.unbacked_symbols.as_large
         answer = self.facts.decide(rewrite(condition, lambda value: large(self.facts.view(value))))
         return bool(answer)
 
     def _rank(self, value: IntExpr) -> int:
-        hint = self.hint(value)
+        hint = self.hints.integer(value)
         return INF if hint is None else hint
 
     def unbacked_number(self, name: str) -> torch.SymInt | torch.SymFloat:
@@ -281,38 +271,6 @@ class ShapeContext:
         if isinstance(made, FloatSymbol):
             return torch.SymFloat(self.float_node(made))
         return self.sym_int(made)
-
-    # -------------------------------------------------------------------- hints
-
-    def hint(self, value: IntExpr) -> int | None:
-        """The value in this call, or None if it depends on data."""
-        if isinstance(value, int):
-            return value
-        if value not in self._hinted:
-            self._hinted[value] = self._compute_hint(value)
-        return self._hinted[value]
-
-    def _compute_hint(self, value: Expr) -> int | None:
-        known = {s: int(self.hints[s]) for s in value.symbols if s in self.hints}
-        result = subs(self.facts.simplify(value), known)
-        return result if isinstance(result, int) else None
-
-    def float_hint(self, value: FloatValue) -> float | None:
-        try:
-            return float(evaluate(value, self.hints))
-        except KeyError:
-            return None
-
-    def condition_hint(self, condition: AnyCondition) -> bool | None:
-        """Whether the condition holds in this call, or None if that depends on data."""
-        if isinstance(condition, FloatRelation):
-            known = number_symbols(condition) <= self.hints.keys()
-            return holds(condition, self.hints) if known else None
-        known_ints = {
-            s: int(self.hints[s]) for s in condition_symbols(condition) if s in self.hints
-        }
-        result = substitute(condition, known_ints)
-        return result if isinstance(result, bool) else None
 
     # -------------------------------------------------------------------- decisions
 
@@ -345,11 +303,11 @@ class ShapeContext:
         decided = self.decide(condition)
         if decided is not None:
             return decided
-        answer = self.condition_hint(condition)
-        if answer is None or self._suppressed:
-            return answer
+        answer = self.hints.condition(condition)
+        if answer is None:
+            return None
         if not isinstance(condition, FloatRelation) and not (
-                condition_symbols(condition) <= self.hints.keys()):
+                condition_symbols(condition) <= self.hints.known.keys()):
             return self._settled_by_sizes(condition, answer)
         self.guard(condition, answer)
         return answer
@@ -387,14 +345,14 @@ class ShapeContext:
         known = self.facts.view(value)
         if isinstance(known, int):
             return known
-        hint = self.hint(value)
+        hint = self.hints.integer(value)
         if hint is None:
             likely = self.unbacked_symbols.as_expected(known)
             if isinstance(likely, int) and self.expect(relation(EQ, value - likely)):
                 return likely
             raise UndecidedValue(value, self.line())
         asked = relation(EQ, value - hint)
-        if not self._suppressed and self.decide(asked) is not True:
+        if self.decide(asked) is not True:
             self._fix(asked, hint)
         return hint
 
@@ -402,7 +360,7 @@ class ShapeContext:
         """The float in this call, fixed by a guard (compared by its Python text)."""
         if isinstance(value, float):
             return value
-        hint = self.float_hint(value)
+        hint = self.hints.floating(value)
         if hint is None:
             raise UndecidedValue(value, self.line())
         self._fix(compare("same", value, hint), hint)
@@ -411,7 +369,7 @@ class ShapeContext:
     def plain_float(self, value: FloatValue) -> float:
         """A plain float for C++: the mark of the symbolic one if that is carried, else the float of
         this call, fixed."""
-        hint = self.float_hint(value)
+        hint = self.hints.floating(value)
         if hint is None or self.decide(compare("same", value, hint)) is True:
             return self.specialize_float(value)
         if self.floats.tried is not None:
@@ -455,7 +413,7 @@ class ShapeContext:
         are not negative. Running code checks it and falls back if it is wrong. None: that decides
         nothing, or assumptions are not allowed.
         """
-        if self._suppressed or isinstance(condition, FloatRelation):
+        if isinstance(condition, FloatRelation):
             return None
         if isinstance(condition, Relation) and any(
                 symbol_of(one).hi == 1 for one in condition_symbols(condition)):
@@ -486,15 +444,6 @@ class ShapeContext:
             self._assert(condition if answer else not_(condition), assumed=True)
         return answer
 
-    @contextmanager
-    def suppress_guards(self) -> Iterator[None]:
-        """torch: decide by hints without recording guards."""
-        self._suppressed += 1
-        try:
-            yield
-        finally:
-            self._suppressed -= 1
-
     # -------------------------------------------------------------------- torch's own calls
 
     def evaluate_sym_node(
@@ -517,24 +466,3 @@ class ShapeContext:
             return self.decide(node.value)
         known = self.facts.view(node.value) if node.pytype is int else node.value
         return known if isinstance(known, int | float) else None
-
-    def create_unbacked_symint(self, source: object = None) -> torch.SymInt:
-        """torch: a data-dependent size."""
-        return self.unbacked("an operator")
-
-    def create_unbacked_symfloat(self) -> torch.SymFloat:
-        """torch: a data-dependent float."""
-        return self.unbacked_float("an operator")
-
-    def create_unbacked_symbool(self) -> torch.SymBool:
-        """torch: a data-dependent bool."""
-        return self.unbacked_bool("an operator")
-
-    def is_unbacked_symint(self, node: object) -> bool:
-        """torch: whether the value depends on data."""
-        return isinstance(node, SymNode) and not node.has_hint()
-
-    @contextmanager
-    def ignore_fresh_unbacked_symbols(self) -> Iterator[None]:
-        """torch: nothing is pending here."""
-        yield

@@ -94,7 +94,6 @@ class SymNode:
     is_Symbol = False
     free_symbols: frozenset[object] = frozenset()
     args: tuple[object, ...] = ()
-    fx_node = None
 
     def __init__(self, context: ShapeContext, value: Any, pytype: type) -> None:
         self.shape_env = context
@@ -480,9 +479,9 @@ _INT_COMPARISONS: Final[dict[str, Callable[[IntExpr, IntExpr], relation.Conditio
 }
 
 _HINTS: Final[dict[type, Callable[[ShapeContext, Any], int | float | bool | None]]] = {
-    int: lambda context, value: context.hint(value),
-    float: lambda context, value: context.float_hint(value),
-    bool: lambda context, value: context.condition_hint(value),
+    int: lambda context, value: context.hints.integer(value),
+    float: lambda context, value: context.hints.floating(value),
+    bool: lambda context, value: context.hints.condition(value),
 }
 
 _CONCRETE: Final[dict[type, Callable[[ShapeContext, Any], int | float | bool]]] = {

@@ -121,7 +121,7 @@ def _explained(
             for c in conditions
             if not c.links and symbol in c.symbols and c.text != _default_limit(name)
         ]
-        value = str(tx.shapes.hints.get(symbol, "any"))
+        value = str(tx.shapes.hints.known.get(symbol, "any"))
         yield name, " = ".join(map(str, sources)), value, "; ".join(asked)
     for name, origin in tx.shapes.unbacked_symbols.described():
         needed = [str(a) for a in tx.shapes.asserts if name in condition_names(a.condition)]

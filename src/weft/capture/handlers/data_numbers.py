@@ -156,7 +156,7 @@ def _depends_on_data(tx: Interpreter, condition: SymbolicValue) -> bool:
     if not isinstance(example, torch.SymBool):
         return False
     asked = example.node.value
-    return tx.shapes.decide(asked) is None and tx.shapes.condition_hint(asked) is None
+    return tx.shapes.decide(asked) is None and tx.shapes.hints.condition(asked) is None
 
 
 def _check_rule(function: Any, position: int) -> None:

@@ -28,7 +28,8 @@ from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import RULES, rule
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.known_arrays import evaluated
-from weft.capture.values.tensors.numpy_arrays import ArrayValue, call_numpy, record_numpy
+from weft.capture.values.tensors.numpy_arrays import ArrayValue, call_numpy
+from weft.capture.values.tensors.numpy_recording import record_numpy
 from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _register(paths: list[str], function: Any) -> None:
             raise graph_break("unknown-c-function", f"numpy.{path}")
         if path in _INNER:
             return _evaluated(tx, function, args, kwargs)
-        call = call_numpy
+        call: Callable[..., SymbolicValue] = call_numpy
         if not _has_arrays([*args, *kwargs.values()]):
             call, found = record_numpy, of_numbers(tx, function, args, kwargs)
             if found is None and not makes_array_of_size(tx, function, args):

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weft.codegen.ir.loop_ir import Indirect, Kernel, LoopVar, Store
-from weft.shapes.algebra.expr import IntExpr, lower_bound, split_linear, upper_bound
+from weft.shapes.algebra.bounds import lower_bound, upper_bound
+from weft.shapes.algebra.expr import IntExpr, split_linear
 
 
 def combining(kernel: Kernel) -> list[Store]:

@@ -32,15 +32,8 @@ from weft.codegen.ir.loop_ir import (
 )
 from weft.codegen.ir.scalar_ops import COMPARISONS
 from weft.shapes.algebra.atoms import Atom, FloorDiv, Mod, Symbol
-from weft.shapes.algebra.expr import (
-    Expr,
-    IntExpr,
-    lower_bound,
-    split_linear,
-    symbol_of,
-    symbols,
-    upper_bound,
-)
+from weft.shapes.algebra.bounds import lower_bound, upper_bound
+from weft.shapes.algebra.expr import Expr, IntExpr, split_linear, symbol_of, symbols
 from weft.shapes.algebra.expr import operands as operands_of
 from weft.shapes.algebra.printing import c_text
 

@@ -37,7 +37,8 @@ from weft.codegen.ir.loop_ir import (
     stride,
 )
 from weft.codegen.ir.scalar_ops import COMPARISONS
-from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbols, upper_bound
+from weft.shapes.algebra.bounds import upper_bound
+from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbols
 from weft.shapes.algebra.printing import fits_int32
 
 ASSUMED_EXTENT: Final = 512

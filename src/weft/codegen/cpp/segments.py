@@ -26,11 +26,11 @@ from weft.codegen.ir.loop_ir import (
     Reduce,
     operands,
 )
+from weft.shapes.algebra.bounds import lower_bound
 from weft.shapes.algebra.expr import (
     Expr,
     IntExpr,
     floor_div,
-    lower_bound,
     maximum,
     minimum,
     split_linear,

@@ -46,7 +46,8 @@ from typing import Any, Final, TypeAlias, cast, final
 from weft.codegen.ir.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
 from weft.codegen.ir.scalar_ops import COMBINING, OPS, REDUCTIONS
 from weft.codegen.ir.simplify import literal, simplified
-from weft.shapes.algebra.expr import Expr, IntExpr, is_nonnegative, symbol, symbols
+from weft.shapes.algebra.bounds import is_nonnegative
+from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
 
 Scalar: TypeAlias = int | float | bool
 

@@ -21,7 +21,8 @@ import torch
 from weft.codegen.ir.dtypes import compute_type, from_torch
 from weft.codegen.ir.loop_ir import Node, Scalar
 from weft.codegen.values import Buffer, Emitter, Index, Lazy, Origin, Shape, Strided, Value
-from weft.shapes.algebra.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
+from weft.shapes.algebra.bounds import is_nonnegative
+from weft.shapes.algebra.expr import Expr, IntExpr, maximum, minimum
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS
 from weft.shapes.algebra.relation import ge

@@ -24,7 +24,8 @@ from weft.codegen.values import (
     Strides,
     Value,
 )
-from weft.shapes.algebra.expr import IntExpr, lower_bound
+from weft.shapes.algebra.bounds import lower_bound
+from weft.shapes.algebra.expr import IntExpr
 
 aten = torch.ops.aten
 

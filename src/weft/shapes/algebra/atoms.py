@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from weft.shapes.algebra.expr import Expr, IntExpr
 
 
+HAS_MOD, HAS_DIV, HAS_LOOP_BOUND, HAS_EXTREME = 1, 2, 4, 8
+"""Flags of expressions: which kinds of atoms occur in their terms. (A loop index has
+`HAS_LOOP_BOUND` if its limit is not a plain int.)"""
+
+
 class Interned:
     """Of equal ones there is one object, so a copy is the object itself."""
 
@@ -34,6 +39,7 @@ class Atom(Interned):
     id: int
     expr: Expr
     bounds: tuple[int, int]
+    flag: int = 0
 
 
 @final
@@ -43,13 +49,14 @@ class Symbol(Atom):
     ``hi`` may be an expression: the index of a loop over ``n`` elements has ``hi = n - 1``.
     """
 
-    __slots__ = ("hi", "kind", "lo", "name")
+    __slots__ = ("flag", "hi", "kind", "lo", "name")
 
     def __init__(self, name: str, lo: int, hi: IntExpr, kind: str) -> None:
         self.name = name
         self.lo = lo
         self.hi = hi
         self.kind = kind
+        self.flag = 0 if isinstance(hi, int) else HAS_LOOP_BOUND
 
 
 @final
@@ -57,6 +64,7 @@ class FloorDiv(Atom):
     """``left // right`` that could not be simplified."""
 
     __slots__ = ("left", "right")
+    flag = HAS_DIV
 
     def __init__(self, left: IntExpr, right: IntExpr) -> None:
         self.left, self.right = left, right
@@ -67,6 +75,7 @@ class Mod(Atom):
     """``left % right`` that could not be simplified."""
 
     __slots__ = ("left", "right")
+    flag = HAS_MOD
 
     def __init__(self, left: IntExpr, right: IntExpr) -> None:
         self.left, self.right = left, right
@@ -77,6 +86,7 @@ class Min(Atom):
     """The smallest of two or more arguments."""
 
     __slots__ = ("args",)
+    flag = HAS_EXTREME
 
     def __init__(self, args: frozenset[IntExpr]) -> None:
         self.args = args
@@ -87,6 +97,7 @@ class Max(Atom):
     """The largest of two or more arguments."""
 
     __slots__ = ("args",)
+    flag = HAS_EXTREME
 
     def __init__(self, args: frozenset[IntExpr]) -> None:
         self.args = args

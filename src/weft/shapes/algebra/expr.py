@@ -21,12 +21,15 @@ Python's do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from itertools import count
 from math import gcd, prod
+from operator import or_
 from typing import Final, final
 from weakref import WeakValueDictionary
 
 from weft.shapes.algebra.atoms import (
+    HAS_MOD,
     Applied,
     Atom,
     FloorDiv,
@@ -38,13 +41,9 @@ from weft.shapes.algebra.atoms import (
     Monomial,
     Symbol,
 )
-from weft.shapes.algebra.intervals import FAR, INF, quotient_bounds
-from weft.shapes.algebra.polynomials import (
-    polynomial_bounds,
-    quotient_monomial,
-    shared_factors,
-    shifted_lower_bound,
-)
+from weft.shapes.algebra.bounds import bounds, division_bounds, lower_bound
+from weft.shapes.algebra.intervals import FAR, INF
+from weft.shapes.algebra.polynomials import polynomial_bounds, quotient_monomial, shared_factors
 from weft.shapes.algebra.rendering import render
 
 _MEMO_LIMIT: Final = 200_000
@@ -58,14 +57,17 @@ class Expr(Interned):
     Never construct one directly: use :func:`symbol` and the operators.
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_flags", "_symbols", "const", "items", "terms")
+    __slots__ = ("__weakref__", "_bounds", "_symbols", "const", "flags", "items", "least", "terms")
 
     const: int
     terms: dict[Monomial, int]
     items: frozenset[tuple[Monomial, int]]
     _bounds: tuple[int, int] | None
     _symbols: frozenset[Expr] | None
-    _flags: int
+    flags: int
+    """Which kinds of atoms occur in its terms (`atoms.py`)."""
+    least: int | None
+    """Its `bounds.lower_bound`, once that was asked for."""
 
     @property
     def symbols(self) -> frozenset[Expr]:
@@ -104,8 +106,24 @@ class Expr(Interned):
 
     def coeff(self, variable: Expr) -> IntExpr | None:
         """The factor of ``variable`` if the expression is linear in it, otherwise None."""
-        parts = split_linear(self, variable)
+        parts = self.linear_parts(variable)
         return None if parts is None else parts[0]
+
+    def linear_parts(self, variable: Expr) -> tuple[IntExpr, IntExpr] | None:
+        """``(a, b)`` with ``self = a * variable + b`` and both free of ``variable``, else None."""
+        if variable not in self.symbols:
+            return 0, self
+        slope: dict[Monomial, int] = {}
+        rest: dict[Monomial, int] = {}
+        for monomial, coefficient in self.terms.items():
+            uses = [atom for atom in monomial if variable in _atom_symbols(atom)]
+            if not uses:
+                rest[monomial] = coefficient
+            elif len(uses) == 1 and uses[0].expr is variable:
+                slope[tuple(a for a in monomial if a is not uses[0])] = coefficient
+            else:
+                return None
+        return _build(slope.pop((), 0), slope), _build(self.const, rest)
 
     def __add__(self, other: IntExpr) -> IntExpr:
         if type(other) is int:
@@ -168,8 +186,6 @@ _exprs: WeakValueDictionary[tuple[int, frozenset[tuple[Monomial, int]]], Expr] =
 _atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
 _memo: dict[tuple[object, ...], IntExpr] = {}
 
-_HAS_MOD, _HAS_DIV, _HAS_LOOP_BOUND, _HAS_EXTREME = 1, 2, 4, 8
-
 
 # ------------------------------------------------------------------------------ construction
 
@@ -202,7 +218,7 @@ def _atom(kind: type[FloorDiv] | type[Mod], left: IntExpr, right: IntExpr) -> Ex
     atom = _atoms.get(key)
     if atom is None:
         made = kind(left, right)
-        made.bounds = _division_bounds(made)
+        made.bounds = division_bounds(made)
         _register(key, made)
         atom = made
     return atom.expr
@@ -216,25 +232,10 @@ def _intern(const: int, terms: dict[Monomial, int], items: frozenset[tuple[Monom
     made = object.__new__(Expr)
     made.const, made.terms, made.items = const, terms, items
     made._bounds = made._symbols = None
-    made._flags = _flags_of(terms)
+    made.flags = reduce(or_, (atom.flag for monomial in terms for atom in monomial), 0)
+    made.least = None
     _exprs[key] = made
     return made
-
-
-def _flags_of(terms: dict[Monomial, int]) -> int:
-    flags = 0
-    for monomial in terms:
-        for atom in monomial:
-            kind = type(atom)
-            if kind is Mod:
-                flags |= _HAS_MOD
-            elif kind is FloorDiv:
-                flags |= _HAS_DIV
-            elif kind is Symbol and not isinstance(atom.hi, int):  # type: ignore[attr-defined]
-                flags |= _HAS_LOOP_BOUND
-            elif kind is Min or kind is Max:
-                flags |= _HAS_EXTREME
-    return flags
 
 
 def _build(const: int, terms: dict[Monomial, int]) -> IntExpr:
@@ -271,8 +272,8 @@ def _add(left: Expr, right: Expr) -> IntExpr:
         else:
             del terms[monomial]
     total_expr = _build(left.const + right.const, terms)
-    flags = left._flags | right._flags
-    if flags & _HAS_MOD and len(terms) > 1 and isinstance(total_expr, Expr):
+    flags = left.flags | right.flags
+    if flags & HAS_MOD and len(terms) > 1 and isinstance(total_expr, Expr):
         return _rejoin(total_expr)
     return total_expr
 
@@ -342,113 +343,6 @@ def _without_terms(value: Expr, monomial: Monomial, partner: IntExpr) -> IntExpr
         return None
     kept = {m: c for m, c in value.terms.items() if m not in (monomial, *partner.terms)}
     return _build(value.const - partner.const, kept)
-
-
-# ------------------------------------------------------------------------------ bounds
-
-
-def bounds(value: IntExpr) -> tuple[int, int]:
-    """An interval that holds every value; ``INF`` and ``-INF`` where nothing is known."""
-    return (value, value) if isinstance(value, int) else value.bounds
-
-
-def lower_bound(value: IntExpr) -> int:
-    """A number that ``value`` is never below (``-INF`` if unknown).
-
-    Sharper than ``bounds``: it follows loop indices to their symbolic limits and compares products
-    of sizes (``n*m - m`` is at least 0 if ``n >= 1`` and ``m >= 0``).
-    """
-    if isinstance(value, int):
-        return value
-    lo = value.bounds[0]
-    if len(value.terms) == 1 or (lo > -INF and value._flags < _HAS_LOOP_BOUND):
-        return lo
-    return max(lo, _memoised_bound(value))
-
-
-def upper_bound(value: IntExpr) -> int:
-    """A number that ``value`` is never above (``INF`` if unknown)."""
-    return -lower_bound(-value)
-
-
-def is_nonnegative(value: IntExpr) -> bool:
-    return lower_bound(value) >= 0
-
-
-def _memoised_bound(value: Expr) -> int:
-    found = _memo.get((_memoised_bound, value))
-    if found is None:
-        found = _memo[_memoised_bound, value] = _structural_lower_bound(value)
-    return found if isinstance(found, int) else -INF
-
-
-def _structural_lower_bound(value: Expr) -> int:
-    limited = _at_loop_limits(value)
-    if isinstance(limited, int):
-        return limited
-    found = max(limited.bounds[0], shifted_lower_bound(limited))
-    if limited._flags & _HAS_EXTREME:
-        found = max(found, _bound_without_extremes(limited))
-    return found if found > -INF else _bound_without_division(limited)
-
-
-def _bound_without_extremes(value: Expr) -> int:
-    """The bound with each min/max replaced by each argument: ``n - min(n, 14) >= n - n``."""
-    for monomial, coefficient in value.terms.items():
-        atom = monomial[0]
-        if len(monomial) == 1 and isinstance(atom, Min | Max):
-            rest = value - coefficient * atom.expr
-            found = [lower_bound(rest + coefficient * arg) for arg in atom.args]
-            return max(found) if isinstance(atom, Min) is (coefficient < 0) else min(found)
-    return -INF
-
-
-def _bound_without_division(value: Expr) -> int:
-    """The bound that follows from ``a - k + 1 <= k * (a // k) <= a``."""
-    for monomial, coefficient in value.terms.items():
-        if len(monomial) != 1 or not isinstance(atom := monomial[0], FloorDiv):
-            continue
-        left, k, rest = atom.left, atom.right, value - coefficient * atom.expr
-        if isinstance(k, int) and k > 0:
-            end = left if coefficient < 0 else left - k + 1
-            found = lower_bound(k * rest + coefficient * end)
-            return -INF if found <= -FAR else -(-found // k)
-        if coefficient < 0 and lower_bound(k) >= 1 and lower_bound(left) >= 0:
-            return lower_bound(rest + coefficient * left)
-    return -INF
-
-
-def _at_loop_limits(value: IntExpr) -> IntExpr:
-    """``value`` with each symbolically bounded index where it makes ``value`` smallest."""
-    while isinstance(value, Expr) and value._flags & _HAS_LOOP_BOUND:
-        steps = (_at_limit(value, atom) for atom in value.atoms())
-        step = next((e for e in steps if e is not None), None)
-        if step is None:
-            break
-        value = step
-    return value
-
-
-def _at_limit(value: Expr, atom: Atom) -> IntExpr | None:
-    """``value`` with one loop index at its extreme; None if the sign of its factor is unknown."""
-    if not isinstance(atom, Symbol) or isinstance(atom.hi, int):
-        return None
-    slope, rest = split_linear(value, atom.expr) or (None, 0)
-    if slope is None:
-        return None
-    if bounds(slope)[0] >= 0:
-        return rest + slope * atom.lo
-    return rest + slope * atom.hi if bounds(slope)[1] <= 0 else None
-
-
-def _division_bounds(atom: FloorDiv | Mod) -> tuple[int, int]:
-    left, right = bounds(atom.left), bounds(atom.right)
-    if right[0] <= 0:
-        return -INF, INF
-    if isinstance(atom, FloorDiv):
-        return quotient_bounds(left, right)
-    highest = right[1] - 1 if right[1] < INF else INF
-    return 0, min(highest, left[1]) if left[0] >= 0 else highest
 
 
 # ------------------------------------------------------------------------------ division
@@ -625,7 +519,7 @@ def _remainder_by_constant(left: Expr, right: int) -> IntExpr:
 
 def _without_inner_mod(value: Expr, modulus: int) -> IntExpr:
     """Drop redundant inner remainders: ``(x % 8 + y) % 4 = (x + y) % 4``."""
-    if not value._flags & _HAS_MOD:
+    if not value.flags & HAS_MOD:
         return value
     result: IntExpr = value
     for monomial, coefficient in value.terms.items():
@@ -753,20 +647,8 @@ OPERATORS: Final[Mapping[type[Atom], Callable[..., IntExpr]]] = {
 
 
 def split_linear(value: IntExpr, variable: Expr) -> tuple[IntExpr, IntExpr] | None:
-    """``(a, b)`` with ``value = a * variable + b`` and both free of ``variable``, else None."""
-    if isinstance(value, int) or variable not in value.symbols:
-        return 0, value
-    slope: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    for monomial, coefficient in value.terms.items():
-        uses = [atom for atom in monomial if variable in _atom_symbols(atom)]
-        if not uses:
-            rest[monomial] = coefficient
-        elif len(uses) == 1 and uses[0].expr is variable:
-            slope[tuple(a for a in monomial if a is not uses[0])] = coefficient
-        else:
-            return None
-    return _build(slope.pop((), 0), slope), _build(value.const, rest)
+    """As `Expr.linear_parts`, also of an int."""
+    return (0, value) if isinstance(value, int) else value.linear_parts(variable)
 
 
 def symbols(value: IntExpr) -> frozenset[Expr]:

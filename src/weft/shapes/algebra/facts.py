@@ -35,18 +35,16 @@ from math import gcd
 from typing import final
 
 from weft.shapes.algebra.atoms import FloorDiv, Mod, Symbol
+from weft.shapes.algebra.bounds import bounds, lower_bound, upper_bound
 from weft.shapes.algebra.expr import (
     Expr,
     IntExpr,
-    bounds,
-    lower_bound,
     split_linear,
     subs,
     sum_of_products,
     symbol,
     symbol_of,
     symbols,
-    upper_bound,
 )
 from weft.shapes.algebra.functions import computed_exactly, has_functions, with_functions
 from weft.shapes.algebra.intervals import INF

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from weft.shapes.algebra.expr import Expr, lower_bound, upper_bound
+from weft.shapes.algebra.bounds import lower_bound, upper_bound
+from weft.shapes.algebra.expr import Expr
 from weft.shapes.algebra.floats import (
     FloatExpr,
     FloatSymbol,

@@ -20,16 +20,8 @@ from typing import Final, final
 from weakref import WeakValueDictionary
 
 from weft.shapes.algebra.atoms import Interned
-from weft.shapes.algebra.expr import (
-    Expr,
-    IntExpr,
-    floor_div,
-    lower_bound,
-    subs,
-    symbol_of,
-    symbols,
-    upper_bound,
-)
+from weft.shapes.algebra.bounds import lower_bound, upper_bound
+from weft.shapes.algebra.expr import Expr, IntExpr, floor_div, subs, symbol_of, symbols
 from weft.shapes.algebra.printing import python_text
 
 

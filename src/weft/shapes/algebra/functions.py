@@ -18,12 +18,12 @@ from collections.abc import Callable
 from typing import Final
 
 from weft.shapes.algebra.atoms import Applied, Atom, IntFunction, Symbol
+from weft.shapes.algebra.bounds import bounds
 from weft.shapes.algebra.expr import (
     OPERATORS,
     Expr,
     IntExpr,
     applied,
-    bounds,
     operands,
     sum_of_products,
     symbol_of,

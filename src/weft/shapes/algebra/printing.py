@@ -18,7 +18,8 @@ from functools import reduce
 from typing import Any
 
 from weft.shapes.algebra.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
-from weft.shapes.algebra.expr import IntExpr, is_nonnegative, lower_bound
+from weft.shapes.algebra.bounds import is_nonnegative, lower_bound
+from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.algebra.rendering import PYTHON, Text, grouped, render
 
 _SMALL = 2**31

@@ -20,15 +20,8 @@ from typing import Final, final
 from weakref import WeakValueDictionary
 
 from weft.shapes.algebra.atoms import Interned
-from weft.shapes.algebra.expr import (
-    Expr,
-    IntExpr,
-    lower_bound,
-    subs,
-    symbols,
-    upper_bound,
-    without_positive_factors,
-)
+from weft.shapes.algebra.bounds import lower_bound, upper_bound
+from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbols, without_positive_factors
 from weft.shapes.algebra.rendering import render
 
 EQ: Final = "=="

@@ -10,11 +10,11 @@ from math import prod
 from typing import Final
 
 from weft.shapes.algebra.atoms import Atom, FloorDiv
+from weft.shapes.algebra.bounds import lower_bound
 from weft.shapes.algebra.expr import (
     Expr,
     IntExpr,
     floor_div,
-    lower_bound,
     split_linear,
     subs,
     symbol,

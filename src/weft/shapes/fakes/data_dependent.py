@@ -302,7 +302,7 @@ def _slice_bound(context: ShapeContext, value: Any, size: IntExpr) -> IntExpr | 
 def _is_positive(context: ShapeContext, value: IntExpr) -> bool | None:
     """Whether an index counts from the front; assumed if it may."""
     condition = ge(value, 0)
-    if context.decide(condition) is None and context.condition_hint(condition) is None:
+    if context.decide(condition) is None and context.hints.condition(condition) is None:
         return context.require(condition) if context.data.assuming else None
     return context.evaluate(condition)
 

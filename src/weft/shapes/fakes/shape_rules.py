@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft._torch import FakeTensor, OpOverload
-from weft.shapes.algebra.expr import Expr, IntExpr, floor_div, lower_bound, symbol_of
+from weft.shapes.algebra.bounds import lower_bound
+from weft.shapes.algebra.expr import Expr, IntExpr, floor_div, symbol_of
 from weft.shapes.algebra.relation import Condition, eq, ge
 
 if TYPE_CHECKING:

@@ -104,7 +104,7 @@ class SymbolicNumberValue(SymbolicValue):
         """The value of an int of more than 64 bits: its symbols are fixed one by one, because
         ranges end at 64 bits."""
         value, shapes = _value_of(self.example), self.tx.shapes
-        hint = shapes.hint(value) if isinstance(value, Expr) else None
+        hint = shapes.hints.integer(value) if isinstance(value, Expr) else None
         if hint is None or abs(hint) < INF:
             return None
         for symbol in symbols(value):
@@ -215,7 +215,7 @@ class SymbolicNumberValue(SymbolicValue):
         if not isinstance(self.example, torch.SymBool):
             return number_node(tx, _value_of(self.example))
         condition = self.example.node.value
-        if tx.shapes.condition_hint(condition) is not None:
+        if tx.shapes.hints.condition(condition) is not None:
             return self.constant()
         return condition_node(tx, condition, _Nodes(tx).number)
 
@@ -240,7 +240,7 @@ class SymbolicNumberValue(SymbolicValue):
     def _condition_text(self, emit: Emitter, condition: Any) -> str:
         """An expression for a bool: a constant, guarded, if this call decides it; otherwise
         computed from drawn numbers or data."""
-        if self.tx.shapes.condition_hint(condition) is not None:
+        if self.tx.shapes.hints.condition(condition) is not None:
             return repr(bool(self.constant()))
         of_data = self.tx.shapes.unbacked_symbols.names
         if all(symbol_name(s) not in of_data for s in symbols_of(condition)):
@@ -445,7 +445,7 @@ class _Nodes:
         else:
             example = context.sym_int(symbol)
         source = _source(self.tx, symbol)
-        hint = context.hints.get(symbol, context.examples.get(symbol))
+        hint = context.hints.of_symbol(symbol)
         node: fx.Node = self.tx.builder.placeholder(source, example, hint)
         return node
 

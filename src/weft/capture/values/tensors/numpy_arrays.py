@@ -1,15 +1,16 @@
 """NumPy arrays: they are tensors in the graph.
 
 Place in the pipeline: a value family over the tensor family. An outside array becomes the tensor
-that shares its memory (so that writes to it are seen). Methods, operators and functions become
-nodes of `numpy_calls`, and results become arrays again. Result types, and which results are
-scalars, are found by running NumPy itself while capturing. Arrays that follow from constants are
-no tensors as long as they need not be (`known_arrays`).
+that shares its memory, so that writes to it are seen. Methods, operators and functions are
+evaluated or recorded by `numpy_recording`. Arrays that follow from constants are no tensors as long
+as they need not be (`known_arrays`)::
+
+    a = x.numpy()          # an array value over the tensor value of x
+    b = np.sqrt(a) + 1     # nodes of the graph; b is an array value again
 """
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -18,8 +19,7 @@ import torch
 
 from weft.capture import numpy_calls
 from weft.capture.breaks import GraphBreak, graph_break
-from weft.capture.graph import storages
-from weft.capture.numpy_models import Blank, Tried, try_out
+from weft.capture.numpy_models import Blank
 from weft.capture.operations import plain_operator
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
@@ -28,16 +28,12 @@ from weft.capture.values.constant import (
     ConstantValue,
     constant,
     evaluate,
-    is_none,
-    known_arguments,
-    python_object,
 )
 from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
+from weft.capture.values.declared import Declared
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.objects.classes import ClassValue
 from weft.capture.values.registry import wraps
-from weft.capture.values.tensors.copied_views import note_copy
 from weft.capture.values.tensors.known_arrays import (
     Memory,
     contents,
@@ -68,6 +64,13 @@ _ATTRIBUTES: Final[dict[str, Any]] = {
     "nbytes": lambda t: t.numel() * t.element_size(),
     "strides": lambda t: tuple(step * t.element_size() for step in t.stride()),
 }
+
+
+call_numpy: Declared[[Interpreter, str, Args, Kwargs], SymbolicValue] = Declared()
+"""Evaluate a NumPy operation, or record it as a node of the graph."""
+
+operand: Declared[[Interpreter, SymbolicValue], SymbolicValue] = Declared()
+"""An argument as graph nodes take it: NumPy's types and scalars become torch's."""
 
 
 @final
@@ -159,6 +162,13 @@ class ArrayValue(SymbolicValue):
     def __repr__(self) -> str:
         return f"array {self.source}" if self.source is not None else "an array"
 
+    def stand_in(self) -> Any:
+        """An array for NumPy to try an operation with: the array itself, or one of the same form;
+        MISSING if its sizes depend on data."""
+        if self._known is not None:
+            return self._known
+        return blank_like(self.example, scalar=self.scalar, writeable=not self.readonly)
+
     def dict_key(self, tx: Interpreter) -> Any:
         if self.scalar:
             raise graph_break("data-dependent-value", "hash of a NumPy scalar")
@@ -215,8 +225,8 @@ class ArrayValue(SymbolicValue):
             return tx.wrap_new(_ATTRIBUTES[name](self.example))
         if name in ("T", "real", "imag"):
             return call_numpy(tx, "transpose" if name == "T" else name, [self], {})
-        model = _stand_in(tx, self)
-        if name == "flags" and isinstance(model, Blank):
+        model = self.stand_in() if name == "flags" else None
+        if isinstance(model, Blank):
             return ConstantValue(model.filled((1,)).flags)
         special = name.startswith("__") and type_lookup(numpy.ndarray, name) is not MISSING
         if name in _METHODS or special or name in ("item", "tolist"):
@@ -296,7 +306,7 @@ class ArrayValue(SymbolicValue):
         if self.scalar:
             raise tx.error(TypeError, "NumPy scalars cannot be changed")
         if _is_symbolic(tx, key) and not self.readonly:
-            self.shared(tx).setitem(tx, _plain_index(tx, key), _operand(tx, value))
+            self.shared(tx).setitem(tx, _plain_index(tx, key), operand(tx, value))
             return
         call_numpy(tx, "operator.setitem", [self, key, value], {})
 
@@ -316,7 +326,7 @@ class ArrayValue(SymbolicValue):
         left, right = (other, self) if reflected else (self, other)
         op = plain_operator(op) if reflected or self.scalar else op
         found = None
-        if not _has_symbolic(tx, other):
+        if not has_symbolic(tx, other):
             found = evaluated(tx, getattr(operator, op), [left, right], {})
         if found is not None:
             return found
@@ -325,7 +335,7 @@ class ArrayValue(SymbolicValue):
             left, right = (other, number) if reflected else (number, other)
             return tx.binary(op, left, right)
         known = (ArrayValue, ListValue, TupleValue, SymbolicNumberValue)
-        if not isinstance(other, known) and not _is_number(other):
+        if not isinstance(other, known) and not is_plain_number(other):
             raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         result = call_numpy(tx, f"operator.{op}", [left, right], {})
         return result if plain_operator(op) == op else self
@@ -382,7 +392,7 @@ def _plain_index(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
 
 
 def _is_one(example: torch.Tensor) -> bool:
-    return all(_is_fixed(n, 1) for n in example.shape)
+    return all(is_fixed(n, 1) for n in example.shape)
 
 
 _OTHER_EFFECTS: Final = frozenset({
@@ -404,330 +414,31 @@ _DUNDERS: Final = {
 }
 
 
-def _is_number(value: SymbolicValue) -> bool:
+def is_plain_number(value: SymbolicValue) -> bool:
+    """Whether it is a Python or NumPy number."""
     return value.is_constant and isinstance(value.constant(), (int, float, complex, numpy.generic))
 
 
-# -- calls ----------------------------------------------------------------------------------------
-
-
-_CONVERT: Final = ("array", "asarray", "ascontiguousarray", "concatenate", "dot", "hstack", "stack",
-                   "vstack", "operator.getitem", "operator.setitem")
-"""Functions that make arrays from tensors. Others call the tensors' methods, or return tensors."""
-
-
-def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Evaluate a NumPy operation, or record it as a node of the graph."""
-    if not any(_has_symbolic(tx, tx.force(value)) for value in (*args, *kwargs.values())):
-        found = evaluated(tx, numpy_calls.numpy_function(path), args, kwargs)
-        if found is not None:
-            return found
-    return record_numpy(tx, path, args, kwargs)
-
-
-def record_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Record a NumPy operation as a node of the graph."""
-    args = [tx.force(arg) for arg in args]
-    kwargs = {name: tx.force(value) for name, value in kwargs.items()}
-    if path in ("array", "asarray") and isinstance(args[0], (ListValue, TupleValue)):
-        return _array_of_items(tx, path, args, kwargs)
-    args = [_as_array(tx, arg) for arg in args]
-    ufunc = numpy_calls.ufunc_of(path)
-    if ufunc is not None and len(args) == ufunc.nin + 1:
-        kwargs["out"] = args.pop()
-    if "out" in kwargs and not is_none(kwargs["out"]):
-        return _call_into(tx, path, args, kwargs)
-    if path in _OF_TYPES and (tried := _try_numpy(tx, path, args, kwargs)) is not None:
-        return tx.wrap_new(tried.result)
-    _check_call(tx, path, args, kwargs)
-    tried = _try_numpy(tx, path, args, kwargs)
-    if tried is not None and not tried.agrees:
-        raise graph_break("unknown-c-function", f"numpy.{path}, of which PyTorch's version differs")
-    itself = args[tried.argument] if tried is not None and tried.argument >= 0 else None
-    if isinstance(itself, ArrayValue) and not _writes(path):
-        return itself
-    return _record(tx, path, args, kwargs, tried)
-
-
-def _check_call(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> None:
-    """End the graph, or raise NumPy's exception, if no node can stand for the call."""
-    if ("where" in kwargs and path not in numpy_calls.OWN) or not numpy_calls.exists(path):
-        raise graph_break("unknown-c-function", f"numpy.{path} in this form")
-    if path not in _CONVERT and any(
-            isinstance(value, TensorValue) for value in (*args, *kwargs.values())):
-        raise graph_break("unknown-operation", f"numpy.{path} of a tensor")
-    if _writes(path) and isinstance(args[0], ArrayValue) and args[0].readonly:
-        what = "assignment destination" if "set" in path or "fill" in path else "output array"
-        raise tx.error(ValueError, f"{what} is read-only")
-
-
-def _record(tx: Interpreter, path: str, args: Args, kwargs: Kwargs, tried: Tried | None
-            ) -> SymbolicValue:
-    """The node, and its results as NumPy has them: as views, copies or an argument itself."""
-    writes = _writes(path)
-    if writes and isinstance(args[0], ArrayValue):
-        args[0].shared(tx)
-    operands = [_operand(tx, arg) for arg in args]
-    named = {name: _operand(tx, value) for name, value in kwargs.items()}
-    if writes:
-        operands[1:] = [_apart(tx, one, operands[0]) for one in operands[1:]]
-    result = run(tx, "call_function", numpy_calls.operation(path), operands, named)
-    constants = {array: tensor.example for array, tensor in zip(args, operands, strict=True)
-                 if isinstance(array, ArrayValue) and array.known is not None
-                 and isinstance(tensor, TensorValue)}
-    if storages(_tensors(result)) & storages(constants.values()):
-        for array in constants:
-            array.shared(tx)
-        return call_numpy(tx, path, args, kwargs)
-    if tried is not None and tried.shares_memory:
-        note_copy(tx, operands, _tensors(result))
-    if tried is not None and not tried.shares_memory and not writes:
-        result = _apart(tx, result, *operands)
-    same = _returned_argument(args, result)
-    if same is not None:
-        return same
-    return _conform(tx, result, MISSING if tried is None else tried.result)
-
-
-def _has_symbolic(tx: Interpreter, value: SymbolicValue) -> bool:
+def has_symbolic(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether the value is a symbolic number or a sequence with one, such as a shape."""
     if isinstance(value, (ListValue, TupleValue)):
-        return any(_has_symbolic(tx, tx.force(item)) for item in value.items)
+        return any(has_symbolic(tx, tx.force(item)) for item in value.items)
     return isinstance(value, SymbolicNumberValue)
 
 
-def _writes(path: str) -> bool:
-    """Whether the operation writes to its first argument."""
-    family, _, name = path.rpartition(".")
-    return path in ("operator.setitem", "method.fill", "method.sort", "copyto") or name == "at" or (
-        family == "operator" and plain_operator(name) != name)
-
-
-_OF_TYPES: Final = frozenset({
-    "can_cast", "common_type", "iscomplexobj", "isrealobj", "isscalar", "iterable", "result_type",
-})
-"""Functions whose results depend on types only."""
-
-
-def _call_into(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A call with `out`, as a call and a copy."""
-    out, where = kwargs.pop("out"), kwargs.pop("where", None)
-    if isinstance(out, TupleValue) and len(out.items) == 1:
-        out = tx.force(out.items[0])
-    casting = kwargs.pop("casting", constant("same_kind")).constant()
-    made = call_numpy(tx, path, args, kwargs)
-    if not isinstance(made, ArrayValue) or not isinstance(out, ArrayValue) or out.scalar:
-        raise graph_break("unknown-c-function", f"numpy.{path} in this form")
-    same = made.dtype == out.dtype or (
-        numpy_calls.ufunc_of(path) is not None
-        and numpy.can_cast(made.dtype, out.dtype, casting))
-    if not same:
-        raise graph_break("unknown-c-function", f"numpy.{path} with an `out` of another type")
-    if where is not None:
-        made = call_numpy(tx, "where", [where, made, out], {})
-        assert isinstance(made, ArrayValue)
-    if not made.scalar and len(made.example.shape) != len(out.shape()):
-        raise graph_break("unknown-c-function", f"numpy.{path} with an `out` of another shape")
-    out.setitem(tx, constant(Ellipsis), made)
-    return out
-
-
-def _array_of_items(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """An array of numbers and arrays, some of them unknown, in a list."""
-    tried = _try_numpy(tx, path, [_like(tx, args[0]), *args[1:]], kwargs)
-    model = None if tried is None else tried.result
-    dtype = numpy_calls.torch_dtype(model.dtype) if isinstance(model, Blank) else None
-    if model is None or dtype is None:
-        raise graph_break("unknown-c-function", f"numpy.{path} of these items")
-    made = _stacked(tx, args[0], dtype)
-    if not isinstance(made, TensorValue) or made.example.dim() != len(model.shape):
-        raise graph_break("unknown-c-function", f"numpy.{path} in this form")
-    return ArrayValue(made)
-
-
-def _as_array(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """A list of numbers, some of which only data gives, as an array."""
-    if not isinstance(value, (ListValue, TupleValue)):
-        return value
-    items = [tx.force(item) for item in value.items]
-    data = any(_is_datum(item) for item in items)
-    if not data or not all(_is_datum(item) or _is_number(item) for item in items):
-        return value
-    return _array_of_items(tx, "array", [value], {})
-
-
-def _is_datum(value: SymbolicValue) -> bool:
-    """Whether it is a float, or a NumPy scalar, of unknown value."""
-    return (isinstance(value, ArrayValue) and value.scalar) or (
-        isinstance(value, SymbolicNumberValue) and value.python_type() is float)
-
-
-def _like(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """The value with ones for numbers that depend on data."""
-    value = tx.force(value)
-    if isinstance(value, (ListValue, TupleValue)):
-        return ListValue([_like(tx, item) for item in value.items])
-    unknown = isinstance(value, SymbolicNumberValue) and value.in_this_call() is MISSING
-    return constant(value.python_type()(1)) if unknown else value
-
-
-def _stacked(tx: Interpreter, value: SymbolicValue, dtype: torch.dtype) -> SymbolicValue:
-    value = tx.force(value)
-    if isinstance(value, (ListValue, TupleValue)):
-        parts = [_stacked(tx, item, dtype) for item in value.items]
-        return run(tx, "call_function", torch.stack, [ListValue(parts)], {})
-    options: Kwargs = {"dtype": constant(dtype)}
-    if isinstance(value, (ArrayValue, TensorValue)):
-        return run(tx, "call_method", "to", [_operand(tx, value)], options)
-    options["device"] = constant(torch.device("cpu"))
-    plain = value.constant() if value.is_constant else None
-    number = constant(plain.item()) if isinstance(plain, numpy.generic) else value
-    return run(tx, "call_function", torch.full, [TupleValue([]), number], options)
-
-
-def _apart(tx: Interpreter, value: SymbolicValue, *others: SymbolicValue) -> SymbolicValue:
-    """The tensors in a value, copied if they share memory with the others."""
-    taken = storages(one.example for one in others if isinstance(one, TensorValue))
-    if isinstance(value, TensorValue) and storages([value.example]) & taken:
-        return run(tx, "call_method", "clone", [value], {})
-    if isinstance(value, (TupleValue, ListValue)) and any(map(_is_tensor, value.items)):
-        return type(value)([_apart(tx, item, *others) for item in value.items])
-    return value
-
-
-def _is_tensor(value: SymbolicValue) -> bool:
-    return isinstance(value, TensorValue)
-
-
-def _tensors(result: SymbolicValue) -> list[torch.Tensor]:
-    """The fakes in an operation's result."""
-    results = result.items if isinstance(result, (TupleValue, ListValue)) else [result]
-    return [one.example for one in results if isinstance(one, TensorValue)]
-
-
-def _returned_argument(args: Args, result: SymbolicValue) -> SymbolicValue | None:
-    """The argument that the operation returns itself, such as `asarray` and in-place operations
-    do."""
-    arrays = [a for a in args if isinstance(a, ArrayValue) and not a.scalar and a.known is None]
-    if not isinstance(result, TensorValue):
-        return None
-    return next((a for a in arrays if a.example is result.example), None)
-
-
-def _try_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | None:
-    """What NumPy itself does with such arguments, or None if that cannot be tried."""
-    known = known_arguments(tx, args, kwargs, _stand_in)
-    return None if known is None else try_out(path, *known)
-
-
-def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
-    value = tx.force(value)
-    if isinstance(value, ArrayValue) and value.known is not None:
-        return value.known
-    if isinstance(value, (ArrayValue, TensorValue)):
-        example = value.example
-        sizes = (*example.shape, *example.stride())
-        if any(type(n) is not int and not is_hinted(n) for n in sizes):
-            return MISSING
-        known = tuple(n if type(n) is int else int(n.node.hint) for n in sizes)
-        dtype = numpy_calls.numpy_dtype(example.dtype)
-        scalar, readonly = (value.scalar, value.readonly) if isinstance(value, ArrayValue) else (
-            False, False)
-        return Blank(known[:example.dim()], known[example.dim():], dtype, scalar, not readonly)
-    if isinstance(value, (TupleValue, ListValue)):
-        items = [_stand_in(tx, item) for item in value.items]
-        return MISSING if any(item is MISSING for item in items) else value.build(items)
-    if isinstance(value, SymbolicNumberValue):
-        return value.in_this_call()  # types do not depend on it
-    return python_object(tx, value)
-
-
-def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue:
-    """The operation's result as arrays and scalars, with NumPy's types if those are known."""
-    if isinstance(value, TensorValue):
-        if isinstance(model, Blank):
-            wanted = numpy_calls.torch_dtype(model.dtype)
-            if wanted is None or len(model.shape) != value.example.dim():
-                raise graph_break("unknown-c-function", f"a NumPy result of {model.dtype}")
-            if wanted is not value.example.dtype:
-                value = run(tx, "call_method", "to", [value, constant(wanted)], {})
-                assert isinstance(value, TensorValue)
-            return ArrayValue(_laid_out(tx, value, model), scalar=model.scalar,
-                              readonly=not model.writeable)
-        return ArrayValue(value, scalar=value.example.dim() == 0)
-    if isinstance(value, (TupleValue, ListValue)):
-        models = list(model) if isinstance(model, (tuple, list)) else [MISSING] * len(value.items)
-        items = [_conform(tx, v, m) for v, m in zip(value.items, models, strict=True)]
-        return ListValue(items) if isinstance(model, list) else TupleValue(items)
-    return value
-
-
-def _laid_out(tx: Interpreter, tensor: TensorValue, model: Blank) -> TensorValue:
-    """The tensor with its dimensions in the same order in memory as NumPy's."""
-    sizes = tensor.example.shape
-    real = [at for at, n in enumerate(model.shape) if n != 1 and not _is_fixed(sizes[at], 1)]
-    order = sorted(real, key=lambda at: -model.strides[at])
-    steps = [model.strides[at] for at in order]
-    rest = [model.shape[at] for at in order[1:]]
-    dense = [math.prod(rest[at:]) for at in range(len(order))]
-    if steps != dense or 0 in model.shape or _in_order(tensor.example.stride(), order):
-        return tensor
-    places = order + [at for at in range(len(sizes)) if at not in order]
-    back = [places.index(at) for at in range(len(sizes))]
-    for name, given in (("permute", places), ("contiguous", []), ("permute", back)):
-        made = run(tx, "call_method", name, [tensor, *map(constant, given)], {})
-        assert isinstance(made, TensorValue)
-        tensor = made
-    return tensor
-
-
-def _is_fixed(size: Any, number: int) -> bool:
+def is_fixed(size: Any, number: int) -> bool:
+    """Whether a size is this plain number."""
     return type(size) is int and size == number
 
 
-def _in_order(strides: tuple[Any, ...], order: list[int]) -> bool:
-    steps = [strides[at] for at in order]
-    if any(type(step) is not int and not is_hinted(step) for step in steps):
-        return True
-    hints = [step if type(step) is int else int(step.node.hint) for step in steps]
-    return hints == sorted(hints, reverse=True)
-
-
-def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """An argument as graph nodes take it: NumPy's types and scalars become torch's."""
-    value = tx.force(value)
-    if isinstance(value, (TupleValue, ListValue)):
-        return type(value)([_operand(tx, item) for item in value.items])
-    if isinstance(value, SliceValue):
-        return SliceValue([_slice_bound(tx, tx.force(part)) for part in value.parts])
-    if isinstance(value, ArrayValue):
-        return value.read(tx)
-    if isinstance(value, TensorValue):
-        if value.example.requires_grad or value.example.device.type != "cpu":
-            raise graph_break("unknown-operation", "a NumPy function of a tensor that is no array")
-        return value
-    if isinstance(value, ClassValue) or (
-        isinstance(value, ConstantValue) and isinstance(value.value, numpy.dtype)
-    ):
-        dtype = evaluate(tx, lambda: numpy_calls.torch_dtype(value.constant()))
-        if dtype is None:
-            raise graph_break("unknown-operation", f"arrays of {value!r}")
-        return constant(dtype)
-    if isinstance(value, ConstantValue) and isinstance(value.value, numpy.generic):
-        dtype = numpy_calls.torch_dtype(value.value.dtype)
-        if dtype is None:
-            raise graph_break("unknown-operation", f"arrays of {value!r}")
-        named: Kwargs = {"dtype": constant(dtype)}
-        return run(tx, "call_function", torch.tensor, [constant(value.value.item())], named)
-    return value
-
-
-def _slice_bound(tx: Interpreter, part: SymbolicValue) -> SymbolicValue:
-    """A bound of a slice, as a plain number."""
-    if isinstance(part, ArrayValue):
-        raise graph_break("data-dependent-value", "a slice bounded by a NumPy scalar")
-    number = isinstance(part, ConstantValue) and isinstance(part.value, numpy.integer)
-    return constant(part.constant().item()) if number else _operand(tx, part)
+def blank_like(example: torch.Tensor, *, scalar: bool = False, writeable: bool = True) -> Any:
+    """The form of the array that has this tensor's memory; MISSING if its sizes depend on data."""
+    sizes = (*example.shape, *example.stride())
+    if any(type(n) is not int and not is_hinted(n) for n in sizes):
+        return MISSING
+    known = tuple(n if type(n) is int else int(n.node.hint) for n in sizes)
+    dtype = numpy_calls.numpy_dtype(example.dtype)
+    return Blank(known[:example.dim()], known[example.dim():], dtype, scalar, writeable)
 
 
 # -- arrays from outside --------------------------------------------------------------------------
