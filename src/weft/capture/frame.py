@@ -114,9 +114,9 @@ def decode(code: types.CodeType) -> Program:
 class Frame:
     """The state of one Python function call under interpretation."""
 
-    __slots__ = ("_callers", "caller", "cells", "code", "current", "function", "generator",
-                 "globals", "handled", "kw_names", "last_offset", "locals", "pc", "program",
-                 "resumable", "stack", "step", "value_given")
+    __slots__ = ("_callers", "caller", "cells", "code", "current", "generator", "globals",
+                 "handled", "kw_names", "last_offset", "locals", "pc", "program", "resumable",
+                 "stack", "step")
 
     def __init__(
         self, code: types.CodeType, globals: Any, locals: dict[str, SymbolicValue],
@@ -135,6 +135,7 @@ class Frame:
         """The interpreter's step count at the current instruction."""
         self.current: Instruction = self.program.instructions[0]
         self.kw_names: tuple[str, ...] = ()
+        """Names of the keyword arguments of the next call (set by KW_NAMES)."""
         self.last_offset = -1
         """The offset that a re-raise restored as the place of the exception, else -1."""
         self.handled: list[SymbolicValue | None] = []
@@ -143,7 +144,7 @@ class Frame:
         """Whether the caller's instruction is complete once this frame's result is pushed on its
         stack."""
         self.generator: Any = None
-        self.function: Any = None
+        """The generator whose body the frame runs, if it is one's."""
 
     def push(self, value: SymbolicValue) -> None:
         self.stack.append(value)

@@ -209,20 +209,28 @@ class Interpreter:
         self.stops.check_limits(self)
 
     def _note_break(self, signal: GraphBreak, frame: Frame) -> None:
-        """Attribute a break to the innermost instruction that a continuation can follow."""
+        """Attribute a break to the innermost instruction that a continuation can follow.
+
+        Called for each frame that the signal leaves, innermost first. `signal.outward` says whether
+        the place of the break moves on to the next one.
+        """
         if self.step > config.step_limit:
             raise SkipFrame("too many instructions", always=True)
         if signal.step < 0:
             signal.stack = self.stack()
         if signal.outward:
             signal.step = frame.step
-        # An inner frame whose caller cannot take its result as is, or one of the standard library
-        # (threads, queues, files: many breaks, no tensors) and the like: break at the caller.
+        # The caller breaks instead if it cannot take this frame's result as it is, or if all frames
+        # so far are of the standard library (threads, queues, files: many breaks, no tensors).
         signal.in_library = signal.in_library and is_library_code(frame.code)
         signal.outward = signal.rest_is_eager or signal.in_library or not frame.resumable
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
-        """Continue at the exception's handler in this frame, or raise to the caller."""
+        """Continue at the exception's handler in this frame, or raise to the caller.
+
+        As CPython does: link the exception to the one being handled, add the frame to its
+        traceback, cut the stack to the height that the handler expects, and push the exception.
+        """
         self._raised_at.setdefault(id(error.value), (error.value, resumable_step(frame)))
         if not error.linked:
             link_context(self, error.value, frame.handled_exception())
@@ -233,7 +241,7 @@ class Interpreter:
         if row is None:
             raise error
         del frame.stack[row.depth:]
-        if row.lasti:
+        if row.lasti:  # the handler may raise again, as if from the instruction that failed
             back = frame.last_offset
             frame.stack.append(constant(frame.current.offset if back < 0 else back))
         frame.last_offset = -1

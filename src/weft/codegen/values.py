@@ -31,6 +31,7 @@ from weft.runtime.writes import WRITERS
 from weft.shapes.algebra.bounds import lower_bound, upper_bound
 from weft.shapes.algebra.expr import IntExpr, subs, symbols
 from weft.shapes.algebra.functions import with_functions
+from weft.shapes.algebra.layout import row_major
 from weft.shapes.unbacked import Binding
 
 
@@ -72,13 +73,8 @@ def _guess(size: IntExpr, guess: int) -> IntExpr:
 
 
 def contiguous_strides(shape: Sequence[IntExpr]) -> Shape:
-    """Row-major strides. Size-0 and size-1 dimensions count as 1, as in torch."""
-    strides: list[IntExpr] = []
-    step: IntExpr = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * (1 if isinstance(size, int) and size < 1 else size)
-    return tuple(reversed(strides))
+    """Row-major strides."""
+    return row_major(shape)
 
 
 @final

@@ -36,6 +36,7 @@ from weft.runtime.image_speed import (
     nhwc_is_faster,
     product_is_faster,
 )
+from weft.shapes.algebra.layout import channels_last
 from weft.shapes.graph_nodes import add_node
 
 aten = torch.ops.aten
@@ -238,7 +239,7 @@ class _Layout:
     def _take_kernels_gradient(self, node: Node) -> None:
         """The kernel's gradient is NHWC too; users that need another layout get a copy."""
         results = list(node.meta["val"])
-        form = (results[1], list(results[1].size()), list(_nhwc(results[1])))
+        form = (results[1], list(results[1].size()), list(channels_last(results[1].size())))
         results[1] = self.evaluator.run(aten.new_empty_strided.default, form, {}).value
         node.meta["val"] = tuple(results)
 
@@ -354,7 +355,7 @@ class _Layout:
     def _image(self, node: Any) -> Node:
         """A value in channels-last memory."""
         if node not in self.images:
-            self.images[node] = restride(self._emit, node, _nhwc(node.meta["val"]))
+            self.images[node] = restride(self._emit, node, channels_last(node.meta["val"].size()))
         return self.images[node]
 
     def _replace(self, node: Node, made: Node) -> None:
@@ -391,12 +392,6 @@ def _is_mostly_weight(weight: Any, *images: Any) -> bool:
     value = weight.meta["val"]
     elements = sum(i.meta["val"].numel() for i in images)
     return value.device.type == "cpu" and is_mostly_weight(value.size(), elements)
-
-
-def _nhwc(value: torch.Tensor) -> tuple[int, ...]:
-    """Channels-last strides of an image."""
-    _, channels, height, width = value.size()
-    return (height * width * channels, 1, width * channels, channels)
 
 
 def _is_dense(value: Any) -> bool:

@@ -29,6 +29,7 @@ from weft._torch import (
     tree_flatten,
     view_forbids_writes,
 )
+from weft.aot.autograd_graph import nodes_behind
 from weft.aot.control_flow import check_node
 from weft.aot.data_dependent import bound_names, with_positions
 from weft.aot.evaluate import Evaluator
@@ -52,22 +53,24 @@ Layout = tuple[Sequence[Any], Sequence[Any]]
 @final
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """How one output of the captured function is made from the ATen graph's inputs and outputs.
-
-    kind "value": graph output `index`; "input": the input object `index` itself; "constant":
-    `value`. `steps` are views of that, or of output `of`, made under the gradient mode `mode` if it
-    matters; `detached`: autograd does not know of them; `forbids_writes`: why autograd forbids
-    writes to the view, if `chunk` or the like made it, or (with gradients) `no_grad`.
-    """
+    """How one output of the captured function is made from the ATen graph's inputs and outputs."""
 
     kind: str
+    """Where it starts: "value" (the graph's output `index`), "input" (the input object `index`
+    itself), or "constant" (`value`)."""
     index: int = -1
     steps: tuple[ViewStep, ...] = ()
+    """The views of that, or of output `of`, that lead to it."""
     value: Any = None
     detached: bool = False
+    """Whether autograd does not know of the views."""
     mode: str = ""
+    """The gradient mode under which the views must be made, if it matters."""
     forbids_writes: Any = None
+    """Why autograd forbids writes to the view: `chunk` or the like made it, or `no_grad` of a
+    tensor with a gradient."""
     of: int | None = None
+    """The output that `steps` begin at, instead of a value or input."""
 
 
 @final
@@ -76,19 +79,31 @@ class Traced:
     """A traced graph and what the runtime wrapper needs to know about it."""
 
     graph: Graph
+    """Its outputs: the new values of written inputs (`mutated`), then other values."""
     n_inputs: int
-    lifted: list[torch.Tensor]  # real tensors that follow the inputs
-    mutated: list[int] = field(default_factory=list)  # inputs whose new values come first
-    detached_mutations: set[int] = field(default_factory=set)  # ... written under no_grad
-    counts: dict[int, int] = field(default_factory=dict)  # by how much eager raises their versions
+    lifted: list[torch.Tensor]
+    """Real tensors of the program that follow the inputs."""
+    mutated: list[int] = field(default_factory=list)
+    detached_mutations: set[int] = field(default_factory=set)
+    """The written inputs whose writes autograd does not see."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """By how much eager raises the versions of the written inputs."""
     outputs: list[OutputSpec] = field(default_factory=list)
-    spec: Any = None  # pytree structure of the outputs
-    values: list[Any] = field(default_factory=list)  # what the graph returns: nodes
-    differentiable: dict[int, torch.Tensor] = field(default_factory=dict)  # by index in values
-    views: dict[int, torch.Tensor] = field(default_factory=dict)  # made by the wrapper, by output
-    numbers: dict[str, int] = field(default_factory=dict)  # symbol -> value that is its number
-    assumes: bool = False  # the graph tests conditions on data
-    runs_below_autograd: bool = False  # gradients are on, but no value has one
+    spec: Any = None
+    """The pytree structure of the outputs."""
+    values: list[Any] = field(default_factory=list)
+    """The nodes that the graph returns."""
+    differentiable: dict[int, torch.Tensor] = field(default_factory=dict)
+    """The fakes of those values that have a gradient, by index."""
+    views: dict[int, torch.Tensor] = field(default_factory=dict)
+    """The fakes of views with gradients that the wrapper makes, by output."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Data-dependent symbols that the wrapper computes with, and the values that are their
+    numbers."""
+    assumes: bool = False
+    """Whether the graph tests conditions on data."""
+    runs_below_autograd: bool = False
+    """Whether gradients are on, but no value has one."""
 
     def add(self, node: Any, live: torch.Tensor | None) -> int:
         """Add a value and return its index; `live` is the tensor by which autograd knows it, if it
@@ -103,26 +118,46 @@ class Traced:
         self.graph.output(tuple(self.values))
 
 
+def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Tracer, Traced]:
+    """The functional ATen graph of a captured graph for the given inputs, not yet closed."""
+    tracer = Tracer(gm, example_inputs)
+    tracer.add_inputs()
+    tracer.add_state()
+    tracer.run()
+    return tracer, tracer.finish()
+
+
 @final
 class Tracer:
     """One tracing run: the graph under construction and the fakes it runs on."""
 
     def __init__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
+        # What is traced, and what with.
         self.gm = gm
+        self.examples = list(example_inputs)
         self.evaluator = Evaluator.current()
         self.context = FakeContext(self.evaluator.mode)
         self.tensors = Functionalizer(Graph(), self.evaluator)
         self.recorder = Recorder(self.tensors, self._lift)
-        self.lifted: list[torch.Tensor] = []
-        self.examples = list(example_inputs)
         self.last_placeholder: Node | None = None
-        self.inputs: list[Any] = []  # the inputs of the captured graph: fakes
-        self.primals: list[Any] = []  # leaves that gradients are taken for
-        self.shapes: list[Any] = []
+        # For each input of the captured graph:
+        self.inputs: list[Any] = []
+        """what the graph runs on (fakes, numbers),"""
+        self.primals: list[Any] = []
+        """the leaf that its gradient is taken for (None for a number),"""
         self.versions: list[int] = []
-        self.grad_fns: list[Any] = []  # of the graph's inputs, before it runs
+        """its version before the graph runs,"""
+        self.grad_fns: list[Any] = []
+        """and its autograd node then."""
+        self.shapes: list[Any] = []
+        """Sizes, strides and offset of those that are tensors, before the graph runs."""
+        # Tensors that are not among the inputs.
+        self.lifted: list[torch.Tensor] = []
         self.state: list[tuple[Any, str, torch.Tensor, FakeTensor]] = []
-        self.sequence: list[tuple[int, Any]] = []  # autograd's next number after each node
+        """Parameters and buffers of the graph's module: table, name, tensor, fake."""
+        # What the run leaves.
+        self.sequence: list[tuple[int, Any]] = []
+        """After each node: autograd's next number, and the node's source lines."""
         self.result: Any = None
 
     # -- inputs ------------------------------------------------------------------------------------
@@ -467,19 +502,9 @@ def _has_no_history(view: torch.Tensor) -> bool:
 def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
     """Whether a view's own gradient reaches its owner: not through a view that `no_grad` made, and
     not through a user's function, which may pass on another one."""
-    waiting: list[Any] = [output.grad_fn]
-    seen: set[Any] = set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if node is owner.grad_fn or getattr(node, "variable", None) is owner:
-            return True
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            continue
-        seen.add(node)
-        waiting.extend(after for after, _ in node.next_functions)
-    return False
+    between = nodes_behind([output.grad_fn], end=torch.autograd.function.BackwardCFunction)
+    return any(node is owner.grad_fn or getattr(node, "variable", None) is owner
+               for node in between)
 
 
 def _is_behind(view: torch.Tensor, of: torch.Tensor) -> bool:
@@ -505,15 +530,6 @@ def _layout(value: torch.Tensor | None) -> Layout | None:
     if value is None or value.layout is not torch.strided:
         return None
     return value.size(), value.stride()
-
-
-def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Tracer, Traced]:
-    """The functional ATen graph of a captured graph for the given inputs, not yet closed."""
-    tracer = Tracer(gm, example_inputs)
-    tracer.add_inputs()
-    tracer.add_state()
-    tracer.run()
-    return tracer, tracer.finish()
 
 
 def _resolve(value: Any, env: dict[Node, Any]) -> Any:

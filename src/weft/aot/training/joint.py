@@ -13,7 +13,7 @@ operators::
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -21,11 +21,13 @@ import torch
 from torch.fx import Graph, Node
 
 from weft._torch import DisableAutocast, FakeTensor, current_autograd_node, engine_gradients
+from weft.aot.autograd_graph import nodes_behind
 from weft.aot.evaluate import Evaluator
 from weft.aot.tracing.arrivals import mark_functions
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.independent import Groups, independent_groups
 from weft.aot.views import Unsupported, stride_order
+from weft.shapes.algebra.layout import dense_strides
 
 
 @final
@@ -92,24 +94,12 @@ def _read_views(traced: Traced) -> dict[int, torch.Tensor]:
     """The views made by the wrapper that differentiable values depend on, as `~output`."""
     if not traced.views:
         return {}
-    reached = _reached(x.grad_fn for x in traced.differentiable.values())
+    reached = nodes_behind(x.grad_fn for x in traced.differentiable.values())
     return {
         ~k: x for k, x in traced.views.items()
         if x.grad_fn in reached and not (
             traced.outputs[k].kind == "input" and traced.outputs[k].index in traced.mutated)
     }
-
-
-def _reached(nodes: Iterable[Any]) -> set[Any]:
-    """Autograd nodes and all those behind them."""
-    reached: set[Any] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in reached:
-            reached.add(node)
-            waiting.extend(n for n, _ in node.next_functions)
-    return reached
 
 
 def _add_tangents(
@@ -138,12 +128,7 @@ def _add_tangents(
 
 def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
     """Metadata of a tensor like `value` that has no gaps and no overlap."""
-    strides: list[Any] = [1] * value.dim()
-    step: Any = 1
-    for d in reversed(stride_order(value.stride())):
-        strides[d] = step
-        size = value.size(d)
-        step = step * (max(size, 1) if type(size) is int else size)
+    strides = dense_strides(value.size(), reversed(stride_order(value.stride())))
     return evaluator.exemplar(value.size(), strides, value.dtype, value.device)
 
 
@@ -155,7 +140,7 @@ def _run_backward(
     backward; and so is anomaly mode, which looks for NaN in gradients, as fakes have no data."""
     tracer.tensors.phase = "backward"
     if len(values) > 1:
-        mark_functions(_reached(x.grad_fn for x in values))
+        mark_functions(nodes_behind(x.grad_fn for x in values))
     tracer.recorder.locate = _Locator(tracer)
     try:
         with DisableAutocast(), torch.autograd.set_detect_anomaly(False), tracer.recorder:

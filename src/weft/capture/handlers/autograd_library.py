@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from weft._torch import are_functorch_transforms_active
+from weft.aot.autograd_graph import nodes_behind
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.library_flags import check_anomaly_mode
 from weft.capture.replacement.gradients import as_parameter, spent
@@ -106,19 +107,13 @@ def _backward(
 
 
 def _autograd_nodes(outputs: Sequence[SymbolicValue]) -> dict[int, Any]:
-    """The nodes of the fakes' autograd graph behind the outputs."""
-    found: dict[int, Any] = {}
-    waiting = []
+    """The nodes of the fakes' autograd graph behind the outputs, by id."""
+    starts = []
     for output in outputs:
         if not isinstance(output, TensorValue) or not output.example.requires_grad:
             raise graph_break("operator-failed", "backward of something without a gradient")
-        waiting.append(output.example.grad_fn)
-    while waiting:
-        node = waiting.pop()
-        if node is not None and id(node) not in found:
-            found[id(node)] = node
-            waiting.extend(after for after, _ in node.next_functions)
-    return found
+        starts.append(output.example.grad_fn)
+    return {id(node): node for node in nodes_behind(starts)}
 
 
 def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]

@@ -1,18 +1,22 @@
-"""Contiguity of tensors with symbolic sizes, as conditions.
+"""Layouts of tensors: the strides of dense ones, and whether strides leave gaps.
 
-Place in the pipeline: below ``symnode.py``. Each answer is a condition on the sizes and strides, a
-plain bool where the facts decide it. (PyTorch asks a `SymNode` only the second question; the others
-it answers by comparisons.)
+Place in the pipeline: below ``symnode.py``. Sizes are ints, expressions or PyTorch's symbolic ints.
+Whether symbolic ones are contiguous is a condition on sizes and strides, a plain bool where the
+facts decide it. (PyTorch asks a `SymNode` only for `is_non_overlapping_and_dense`; it answers other
+such questions by comparisons.)
 
     >>> from weft.shapes.algebra.expr import symbol
     >>> n = symbol("n", 2)
+    >>> row_major((n, 8)), channels_last((2, 3, n, 4))
+    ((8, 1), (12*n, 1, 12, 3))
     >>> is_contiguous((n, 8), (8, 1)), is_contiguous((8, n), (1, 8))
     (True, False)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.algebra.relation import Condition, and_, eq, or_
@@ -20,6 +24,27 @@ from weft.shapes.algebra.relation import Condition, and_, eq, or_
 Sizes = Sequence[IntExpr]
 Hint = Callable[[IntExpr], int]
 """Returns a value in this call."""
+
+
+def dense_strides(sizes: Sequence[Any], order: Iterable[int]) -> tuple[Any, ...]:
+    """Strides of a tensor without gaps whose dimensions lie in memory in this order, innermost
+    first; 0 for other dimensions. As in PyTorch, a size of 0 counts as 1."""
+    strides: list[Any] = [0] * len(sizes)
+    step: Any = 1
+    for d in order:
+        strides[d] = step
+        step = step * (1 if type(sizes[d]) is int and sizes[d] < 1 else sizes[d])
+    return tuple(strides)
+
+
+def row_major(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides of a contiguous tensor."""
+    return dense_strides(sizes, range(len(sizes) - 1, -1, -1))
+
+
+def channels_last(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides of an image (batch, channels, pixels) whose channels lie next to each other."""
+    return dense_strides(sizes, (1, *range(len(sizes) - 1, 1, -1), 0))
 
 
 def is_contiguous(sizes: Sizes, strides: Sizes) -> Condition:

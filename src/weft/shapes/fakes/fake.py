@@ -28,6 +28,7 @@ from weft._torch import (
     is_functorch_wrapped_tensor,
     without_functorch_levels,
 )
+from weft.shapes.algebra.layout import dense_strides
 from weft.shapes.fakes.fake_mode import MemoFakeMode
 from weft.shapes.fakes.make_fake import make_fake, make_meta
 
@@ -187,14 +188,7 @@ def _extent_bytes(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def _dense_strides(tensor: torch.Tensor, sizes: Sequence[Any]) -> list[Any]:
+def _dense_strides(tensor: torch.Tensor, sizes: Sequence[Any]) -> tuple[Any, ...]:
     """Strides for `sizes` with the dimension order of `tensor`, kept 0 where they are 0."""
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.size(d)))
-    strides: list[Any] = [0] * tensor.dim()
-    step: Any = 1
-    for d in order:
-        if tensor.stride(d) == 0 and tensor.size(d) != 1:
-            continue
-        strides[d] = step
-        step = step * sizes[d]
-    return strides
+    return dense_strides(sizes, (d for d in order if tensor.stride(d) or tensor.size(d) == 1))

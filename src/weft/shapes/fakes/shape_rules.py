@@ -23,6 +23,7 @@ import torch
 from weft._torch import FakeTensor, OpOverload
 from weft.shapes.algebra.bounds import lower_bound
 from weft.shapes.algebra.expr import Expr, IntExpr, floor_div, symbol_of
+from weft.shapes.algebra.layout import channels_last, dense_strides, row_major
 from weft.shapes.algebra.relation import Condition, eq, ge
 
 if TYPE_CHECKING:
@@ -90,15 +91,6 @@ def strides_of(tensor: torch.Tensor) -> Sizes:
 
 def values_of(extents: Sequence[Any]) -> Sizes:
     return tuple([n if type(n) is int else n.node.value for n in extents])
-
-
-def row_major(sizes: Sizes) -> Sizes:
-    strides: list[IntExpr] = []
-    step: IntExpr = 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step = step * size
-    return tuple(reversed(strides))
 
 
 def same(a: IntExpr, b: IntExpr) -> bool:
@@ -225,7 +217,7 @@ def _iterated_layout(sizes: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> S
     # Which operands are dense depends on which sizes are 1.
     require(all(same(n, 1) or at_least(n, 2) for n in sizes))
     if alike and _is_dense(sizes, first) and all(_all_same(t, first) for _, t in operands):
-        require(len(sizes) < 4 or 1 not in sizes or _all_same(first, _channels_last(sizes)))
+        require(len(sizes) < 4 or 1 not in sizes or _all_same(first, channels_last(sizes)))
         return first
     return _nested(sizes, [_broadcast_strides(sizes, *operand) for operand in operands])
 
@@ -250,12 +242,7 @@ def _nested(sizes: Sizes, operands: Sequence[Sizes]) -> Sizes:
             if comparison > 0:
                 order[before], order[place] = order[place], order[before]
                 place = before
-    strides: list[IntExpr] = [1] * len(sizes)
-    step: IntExpr = 1
-    for d in order:
-        strides[d] = step
-        step = step * sizes[d]
-    return tuple(strides)
+    return dense_strides(sizes, order)
 
 
 def _inner_of(sizes: Sizes, operands: Sequence[Sizes], inner: int, outer: int) -> int:
@@ -663,14 +650,9 @@ def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
         layout = row_major(sizes)
     else:  # GPUs turn images of few channels
         require(given.fake_device.type == "cpu" and len(sizes) > 3)
-        require(_all_same(strides, _channels_last(before)))
-        layout = _channels_last(sizes)
+        require(_all_same(strides, channels_last(before)))
+        layout = channels_last(sizes)
     return [Result(sizes, layout, given.dtype, given.fake_device)]
-
-
-def _channels_last(sizes: Sizes) -> Sizes:
-    batch, *pixels = row_major((sizes[0], *sizes[2:], sizes[1]))[:-1]
-    return (batch, 1, *pixels)
 
 
 for _name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",

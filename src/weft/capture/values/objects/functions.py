@@ -175,9 +175,7 @@ class FunctionValue(SymbolicValue):
         locals = self.bind(tx, args, kwargs)
         code = self.code
         cells = dict(zip(code.co_freevars, self.closure, strict=True))
-        frame = Frame(code, tx.globals_of(self.globals), locals, cells, tx.frame)
-        frame.function = self
-        return frame
+        return Frame(code, tx.globals_of(self.globals), locals, cells, tx.frame)
 
     def bind(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> dict[str, SymbolicValue]:
         """The variables that the arguments are bound to, as CPython binds them."""
