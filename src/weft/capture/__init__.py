@@ -3,9 +3,9 @@
 Place in the pipeline: the front end. By role:
 
 - the steps of a miss: `compiler` (`FrameCompiler`), `attempt`, `skips`;
-- interpretation: `interpreter`, `interpreter_state`, `stops`, `frame`, `operations`, `state`,
-  `source`, `bytecode/`, `opcodes/`, `values/`, `handlers/`, `polyfills/`, `numpy_calls`,
-  `numpy_models`, `numpy_operations`;
+- interpretation: `interpreter`, `interpreter_state`, `stops`, `frame`, `operations`,
+  `operator_names`, `state`, `source`, `bytecode/`, `opcodes/`, `values/`, `handlers/`,
+  `polyfills/`, `numpy_calls`, `numpy_models`, `numpy_operations`;
 - where it ends: `breaks`, `early_ends`;
 - results: `graph`, `subgraphs`, `guards/`, `replacement/`.
 

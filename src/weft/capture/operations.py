@@ -11,6 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.operator_names import plain_operator
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import (
@@ -58,7 +59,7 @@ def _by_plain_values(tx: Interpreter, op: str, left: SymbolicValue, right: Symbo
     plain = [plain_value(value) or value for value in (left, right)]
     if plain[0] is left and plain[1] is right:
         return None
-    name = dunder(plain_operator(op))
+    name = plain_operator(op).strip("_")
     asked = [(left, f"__{name}__"), (right, f"__r{name}__")]
     if left.python_type() is right.python_type():
         asked.pop()
@@ -166,7 +167,7 @@ def _right_first(op: str, left: SymbolicValue, right: SymbolicValue) -> bool:
     a, b = left.python_type(), right.python_type()
     if a is b or a not in b.__mro__:
         return False
-    name = f"__r{dunder(plain_operator(op))}__"
+    name = f"__r{plain_operator(op).strip('_')}__"
     return not hasattr(a, name) or getattr(a, name) is not getattr(b, name)
 
 
@@ -221,22 +222,3 @@ def equal_values(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> 
     elif _is_nan(left) and _is_nan(right):
         return _same_nan(tx, left, right)
     return binary_operation(tx, "eq", left, right).truth(tx)
-
-
-_INPLACE = {f"i{op}": op for op in (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
-    "lshift", "rshift")}
-_INPLACE.update({"iand": "and_", "ior": "or_"})
-
-
-def plain_operator(op: str) -> str:
-    """The operator that an in-place operator falls back to: `iadd` → `add`."""
-    return _INPLACE.get(op, op)
-
-
-DUNDERS = {"and_": "and", "or_": "or"}
-
-
-def dunder(op: str) -> str:
-    """The special method's bare name: `and_` → `and`."""
-    return DUNDERS.get(op, op)

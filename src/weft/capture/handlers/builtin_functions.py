@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.operator_names import ARITHMETIC, COMPARISONS, IN_PLACE
 from weft.capture.source import is_library
 from weft.capture.values.attributes import require_special, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
@@ -536,10 +537,7 @@ def _binary_rule(op: str) -> None:
         return tx.binary(op, args[0], args[1])
 
 
-for _op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_",
-            "xor", "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "iadd", "isub", "imul",
-            "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift",
-            "irshift"):
+for _op in (*ARITHMETIC, *COMPARISONS, *IN_PLACE):
     _binary_rule(_op)
 
 

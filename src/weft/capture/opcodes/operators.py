@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.opcodes.control import truth_at
+from weft.capture.operator_names import ARITHMETIC, IN_PLACE
 from weft.capture.values.constant import boolean, constant
 from weft.capture.values.containers.sequences import make_slice
 from weft.capture.values.objects.functions import RULES
@@ -16,12 +17,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.values.base import SymbolicValue
 
-_BINARY: Final = (
-    "add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub",
-    "truediv", "xor",
-    "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift",
-    "isub", "itruediv", "ixor",
-)
+_BINARY: Final = (*ARITHMETIC, *IN_PLACE)
 """Names of the operator module by the argument of BINARY_OP."""
 
 COMPARISONS: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}

@@ -26,6 +26,7 @@ from weft.capture.breaks import GraphBreak
 from weft.capture.frame import Frame, Instruction
 from weft.capture.opcodes.control import BEHIND_LOOP
 from weft.capture.opcodes.operators import COMPARISONS, TO_BOOL
+from weft.capture.operator_names import IN_PLACE
 from weft.capture.replacement.checkpointing import Checkpointed, is_checkpoint
 from weft.capture.replacement.emitter import Emitter
 from weft.capture.replacement.tracebacks import hide, warn
@@ -139,10 +140,6 @@ def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 
 _BINARY: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
-_INPLACE: Final = (
-    "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift",
-    "isub", "itruediv", "ixor",
-)
 
 
 @_translates("BINARY_OP")
@@ -150,7 +147,7 @@ def _binary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     left, right = _top(emit, frame, 2)
     if ins.arg < len(_BINARY):
         return Operation(2, f"{left} {_BINARY[ins.arg]} {right}")
-    function = getattr(operator, _INPLACE[ins.arg - len(_BINARY)])
+    function = getattr(operator, IN_PLACE[ins.arg - len(_BINARY)])
     return Operation(2, f"{emit.constant(function)}({left}, {right})")
 
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break
-from weft.capture.operations import dunder, plain_operator
+from weft.capture.operator_names import method_name, reflected_method
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import constant
@@ -106,8 +106,7 @@ class NamedTupleValue(TupleValue):
         return super().dict_key(tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
-        reflection = _REFLECTED.get(op) or f"__r{dunder(plain_operator(op))}__"
-        name = reflection if reflected else f"__{dunder(op)}__"
+        name = reflected_method(op) if reflected else method_name(op)
         if not overridden(self.cls, name):
             return super().binary(tx, op, other, reflected)
         result = class_attribute(tx, self, self.cls, name).call(tx, [other], {})
@@ -138,10 +137,6 @@ class NamedTupleValue(TupleValue):
             raise graph_break("unknown-operation", f"fields that a {self.cls.__name__} has not")
         items = [kwargs.get(n, v) for n, v in zip(self.fields, self.items, strict=True)]
         return NamedTupleValue(items, None, self.cls)
-
-
-_REFLECTED: Final = {"eq": "__eq__", "ne": "__ne__", "lt": "__gt__", "le": "__ge__",
-                     "gt": "__lt__", "ge": "__le__"}
 
 
 def overridden(cls: type, name: str) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
 import torch
 
 from weft.capture.breaks import Signal, graph_break
+from weft.capture.operator_names import COMPARISONS
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import (
@@ -34,8 +35,6 @@ from weft.capture.values.registry import wraps
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement.emitter import Emitter
-
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 class SequenceValue(ContainerMethods):
@@ -104,7 +103,7 @@ class SequenceValue(ContainerMethods):
         return type(self)(items)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
-        if op in _COMPARISONS:
+        if op in COMPARISONS:
             return self._compare(tx, op, other)
         if op == "mul" and type(self) is TupleValue and other.is_constant and (
                 type(other.constant()) is int and other.constant() == 1):

@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from weft.capture.breaks import graph_break
+from weft.capture.operator_names import COMPARISONS
 from weft.runtime.data_checks import hold, hold_expected
 from weft.shapes.algebra.floats import FloatRelation
 from weft.shapes.algebra.relation import Junction, Relation
@@ -76,7 +77,7 @@ _COMPARE: Final[Mapping[str, Callable[..., Any]]] = {
 }
 _JOIN: Final[Mapping[str, Callable[..., Any]]] = {"and": operator.and_, "or": operator.or_}
 _FLOAT_COMPARE: Final[Mapping[str, Callable[..., Any]]] = {
-    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    name: getattr(operator, name) for name in COMPARISONS
 }
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from weft.capture.breaks import GraphBreak, graph_break
+from weft.capture.operator_names import COMPARISONS
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
@@ -380,14 +381,12 @@ def _inheriting(value: SymbolicValue, op: str) -> int | float | None:
     if base is None or not isinstance(value, ConstantValue):
         return None
     name = op.rstrip("_")
-    names = _COMPARISONS if name in _COMPARISONS else (name, f"r{name}")
+    names = COMPARISONS if name in COMPARISONS else (name, f"r{name}")
     methods = [(getattr(kind, f"__{each}__", None), getattr(base, f"__{each}__", None))
                for each in names]
     same = all(found is own is not None for found, own in methods)
     return base(value.value) if same else None
 
-
-_COMPARISONS: Final = ("eq", "ne", "lt", "gt", "le", "ge")
 
 _PLAIN: Final[Mapping[type, type]] = {
     int: int, float: float, bool: bool, numpy.int64: int, numpy.float64: float,

@@ -20,6 +20,7 @@ from weft._torch import (
     while_loop_operator,
 )
 from weft.capture.breaks import graph_break
+from weft.capture.operator_names import ARITHMETIC, COMPARISONS, method_name, reflected_method
 from weft.capture.source import Source
 from weft.capture.values.arities import fits
 from weft.capture.values.attributes import type_lookup
@@ -204,11 +205,11 @@ def operator_of_base(tx: Interpreter, owner: type, name: str, args: Args) -> Sym
         return None
     left, right = (plain_value(arg) or arg for arg in args)
     repeats = op == "mul" and owner in _SEQUENCES
-    if left.python_type() is not owner or (op not in (*_COMPARISONS, "add", "mul")
+    if left.python_type() is not owner or (op not in (*COMPARISONS, "add", "mul")
                                            and owner in _SEQUENCES):
         return None
     if not issubclass(right.python_type(), int if repeats else _OPERANDS[owner]):
-        refuses = owner in _SEQUENCES and op not in _COMPARISONS  # raises an error
+        refuses = owner in _SEQUENCES and op not in COMPARISONS  # raises an error
         return None if refuses else constant(NotImplemented)
     return tx.binary(op, right, left) if reflected else tx.binary(op, left, right)
 
@@ -217,13 +218,9 @@ _SEQUENCES: Final = (str, bytes, tuple)
 _OPERANDS: Final[dict[type, Any]] = {
     int: int, float: (int, float), str: str, bytes: bytes, tuple: tuple}
 """What the operators of a type take on their other side."""
-_COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
-_ARITHMETIC: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_",
-                      "xor", "lshift", "rshift")
 _OPERATORS: Final = {
-    **{f"__{op}__": (op, False) for op in _COMPARISONS},
-    **{f"__{op.strip('_')}__": (op, False) for op in _ARITHMETIC},
-    **{f"__r{op.strip('_')}__": (op, True) for op in _ARITHMETIC}}
+    **{method_name(op): (op, False) for op in (*COMPARISONS, *ARITHMETIC)},
+    **{reflected_method(op): (op, True) for op in ARITHMETIC}}
 """Method names: the operator's name, and whether the other operand comes first."""
 
 _OWNERS: Final = (list, dict, set, deque, torch.Tensor, torch.nn.Parameter)

@@ -9,6 +9,7 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any, final
 
+from weft.capture.operator_names import COMPARISONS
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.values.registry import wraps
@@ -79,7 +80,7 @@ class CellValue(SymbolicValue):
             emit.line(f"{name}.cell_contents = {emit.value(self.contents)}")
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
-        if reflected or op not in ("eq", "ne", "lt", "le", "gt", "ge") or not isinstance(
+        if reflected or op not in COMPARISONS or not isinstance(
                 other, CellValue):
             return None
         mine, theirs = self.read(tx), other.read(tx)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weft import _frame
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.operations import dunder, plain_operator
+from weft.capture.operator_names import COMPARISONS, method_name, plain_operator, reflected_method
 from weft.capture.source import Source
 from weft.capture.values.attributes import (
     bind,
@@ -470,11 +470,8 @@ class ObjectValue(SymbolicValue):
         return unless_ended(lambda: self.next_item(tx))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
-        names = [f"__{dunder(op)}__"]
-        if plain_operator(op) != op and not reflected:
-            names.append(f"__{dunder(plain_operator(op))}__")
-        if reflected:
-            names = [_REFLECTED.get(op) or f"__r{dunder(plain_operator(op))}__"]
+        names = [reflected_method(op)] if reflected else [
+            method_name(one) for one in dict.fromkeys((op, plain_operator(op)))]
         for name in names:
             attribute = self._defined(tx, name)
             if attribute is MISSING or attribute in _DEFAULT_COMPARISONS:
@@ -594,10 +591,7 @@ def attributes_of(value: SymbolicValue) -> DictValue | None:
     return found if isinstance(found, DictValue) else None
 
 
-_DEFAULT_COMPARISONS = tuple(
-    vars(object)[f"__{op}__"] for op in ("eq", "ne", "lt", "le", "gt", "ge"))
-_REFLECTED = {"eq": "__eq__", "ne": "__ne__", "lt": "__gt__", "le": "__ge__", "gt": "__lt__",
-              "ge": "__le__"}
+_DEFAULT_COMPARISONS = tuple(vars(object)[method_name(op)] for op in COMPARISONS)
 
 
 def _has_dict(cls: type) -> bool:

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
-from weft.capture.operations import dunder
+from weft.capture.operator_names import method_name
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
@@ -182,7 +182,7 @@ class RemadeValue(SymbolicValue):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if reflected:
             op = _MIRRORED.get(op, "")
-        name = f"__{dunder(op)}__"
+        name = method_name(op)
         found = type_lookup(type(self.object), name)
         if found is MISSING or found is vars(object).get(name):
             return None

@@ -20,7 +20,7 @@ import torch
 from weft.capture import numpy_calls
 from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.numpy_models import Blank
-from weft.capture.operations import plain_operator
+from weft.capture.operator_names import ARITHMETIC, COMPARISONS, method_name, plain_operator
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -251,8 +251,8 @@ class ArrayValue(SymbolicValue):
             return call_numpy(tx, f"operator.{name.strip('_')}", [self], {})
         if name == "__round__" and args and self.scalar:
             return call_numpy(tx, "method.round", [self, *args], kwargs)
-        if name.startswith("__") and name.strip("_") in _DUNDERS:
-            return tx.binary(_DUNDERS[name.strip("_")], self, args[0])
+        if name in _OPERATORS:
+            return tx.binary(_OPERATORS[name], self, args[0])
         if name in ("item", "tolist") and not args and not kwargs:
             return self.shared(tx).method(tx, name, [], {})
         if name == "item" and not kwargs:
@@ -407,11 +407,7 @@ _CONVERSIONS: Final[dict[str, Any]] = {
 """Methods that convert scalars, and the functions that call them."""
 
 _UNARY: Final = ("__neg__", "__pos__", "__invert__", "__abs__")
-_DUNDERS: Final = {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv",
-    "mod": "mod", "pow": "pow", "matmul": "matmul", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le",
-    "gt": "gt", "ge": "ge", "and": "and_", "or": "or_", "xor": "xor", "getitem": "getitem",
-}
+_OPERATORS: Final = {method_name(op): op for op in (*ARITHMETIC, *COMPARISONS, "getitem")}
 
 
 def is_plain_number(value: SymbolicValue) -> bool:

@@ -23,7 +23,7 @@ from weft.capture import numpy_calls
 from weft.capture.breaks import graph_break
 from weft.capture.graph import storages
 from weft.capture.numpy_models import Blank, Tried, try_out
-from weft.capture.operations import plain_operator
+from weft.capture.operator_names import plain_operator
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import (
     ConstantValue,

@@ -31,7 +31,7 @@ from weft._torch import (
 )
 from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.guards.guard_set import tensor_guard
-from weft.capture.operations import plain_operator
+from weft.capture.operator_names import plain_operator
 from weft.capture.replacement.device_modes import ignores
 from weft.capture.replacement.ignored_warnings import ignoring
 from weft.capture.source import Source
