@@ -59,6 +59,22 @@ class ViewStep:
 Inverse = Callable[[Emit, Node, Node, tuple[Any, ...]], Node]
 INVERSES: Final[dict[OpOverload, Inverse]] = {}
 
+_SCATTERS: Final = {
+    aten.select.int: aten.select_scatter.default,
+    aten.slice.Tensor: aten.slice_scatter.default,
+    aten.diagonal.default: aten.diagonal_scatter.default,
+    aten.as_strided.default: aten.as_strided_scatter.default,
+}
+"""Views of parts, and the operators that return the base with another part there."""
+
+_TURNED_BACK: Final = {
+    aten.t.default: aten.t.default,
+    aten.transpose.int: aten.transpose.int,
+    aten.view_as_complex.default: aten.view_as_real.default,
+    aten._conj.default: aten._conj_physical.default,
+}
+"""Views of the whole, and the operators that undo them, with the same arguments."""
+
 IDENTITIES: Final = frozenset(
     {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten._fw_primal.default}
 )
@@ -71,6 +87,18 @@ def _meta(node: Node) -> torch.Tensor:
     return node.meta["val"]  # type: ignore[no-any-return]
 
 
+def _scattered(scatter: OpOverload) -> Inverse:
+    return lambda emit, parent, child, args: emit(scatter, parent, child, *args)
+
+
+def _turned_back(inverse: OpOverload) -> Inverse:
+    return lambda emit, parent, child, args: emit(inverse, child, *args)
+
+
+INVERSES.update({view: _scattered(scatter) for view, scatter in _SCATTERS.items()})
+INVERSES.update({view: _turned_back(inverse) for view, inverse in _TURNED_BACK.items()})
+
+
 @_inverse(
     aten.view.default, aten._reshape_alias.default, aten.unsqueeze.default,
     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
@@ -79,41 +107,11 @@ def _reshape_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) 
     return reshape(emit, child, _meta(parent).size())
 
 
-@_inverse(aten.t.default)
-def _t_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    return emit(aten.t.default, child)
-
-
-@_inverse(aten.transpose.int)
-def _transpose_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    return emit(aten.transpose.int, child, *args)
-
-
 @_inverse(aten.permute.default)
 def _permute_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
     rank = _meta(parent).dim()
     order = [d % rank for d in args[0]]
     return emit(aten.permute.default, child, [order.index(d) for d in range(rank)])
-
-
-@_inverse(aten.select.int)
-def _select_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    return emit(aten.select_scatter.default, parent, child, *args)
-
-
-@_inverse(aten.slice.Tensor)
-def _slice_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    return emit(aten.slice_scatter.default, parent, child, *args)
-
-
-@_inverse(aten.diagonal.default)
-def _diagonal_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    return emit(aten.diagonal_scatter.default, parent, child, *args)
-
-
-@_inverse(aten.as_strided.default)
-def _as_strided_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    return emit(aten.as_strided_scatter.default, parent, child, *args)
 
 
 @_inverse(aten.expand.default)
@@ -134,16 +132,6 @@ def _view_dtype_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...
 @_inverse(aten.view_as_real.default)
 def _view_as_real_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
     return emit(aten.view_as_complex.default, contiguous(emit, child))
-
-
-@_inverse(aten.view_as_complex.default)
-def _view_as_complex_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    return emit(aten.view_as_real.default, child)
-
-
-@_inverse(aten._conj.default)
-def _conj_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    return emit(aten._conj_physical.default, child)
 
 
 # -- layout ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ Place in the pipeline: between `events` and what shows them: `logs` (standard er
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from string import Formatter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,8 +23,15 @@ Format = Callable[[Fields], str]
 """An event's text: a line that says what it is, then what there is to read."""
 
 
-def _graph(f: Fields) -> str:
-    return f"captured graph of {code_name(f.get('code', ''))}\n{graph_text(f.get('gm'))}"
+_READABLE: Final[Mapping[str, Callable[[Any], str]]] = {"code": code_name, "gm": graph_text}
+"""Fields that are not shown as they are."""
+
+
+def _template(text: str) -> Format:
+    """The text with an event's fields filled in; one that it lacks is empty."""
+    names = [name for _, name, _, _ in Formatter().parse(text) if name]
+    return lambda f: text.format(
+        **{name: _READABLE.get(name, str)(f.get(name, "")) for name in names})
 
 
 def _guards(f: Fields) -> str:
@@ -48,53 +56,24 @@ def _break(f: Fields) -> str:
     return f"graph break [{f.get('id', '')}]: {f.get('reason', '')}{stack}{hint}"
 
 
-def _bytecode(f: Fields) -> str:
-    return f"replacement of {code_name(f.get('code', ''))}\n{f.get('source', '')}"
-
-
-def _aot(f: Fields) -> str:
-    return f"ATen graph\n{graph_text(f.get('gm'))}"
-
-
-def _text(f: Fields) -> str:
-    return str(f.get("text", ""))
-
-
-def _output_code(f: Fields) -> str:
-    return f"output code: {f.get('name', '')}\n{f.get('source', '')}"
-
-
-def _pass(f: Fields) -> str:
-    before, after = f.get("before", ""), f.get("after", "")
-    return f"pass {f.get('name', '')}\nbefore:\n{before}\nafter:\n{after}"
-
-
-def _kernel(f: Fields) -> str:
-    return f"kernel {f.get('name', '')} ({f.get('target', '')})\n{f.get('source', '')}"
-
-
-def _uncompiled(f: Fields) -> str:
-    return f"graph runs operator by operator: {f.get('reason', '')}"
-
-
-def _limit(f: Fields) -> str:
-    return f"no more variants of {code_name(f.get('code', ''))}: {f.get('reason', '')}"
-
-
 def _stage(f: Fields) -> str:
     return f"{f['name']}: {f['seconds'] * 1e3:.2f} ms (own {f['self_seconds'] * 1e3:.2f})"
 
 
 ARTIFACTS: Final[Mapping[str, Mapping[str, Format]]] = MappingProxyType({
-    "bytecode": {"bytecode": _bytecode},
-    "graph": {"graph": _graph},
+    "bytecode": {"bytecode": _template("replacement of {code}\n{source}")},
+    "graph": {"graph": _template("captured graph of {code}\n{gm}")},
     "guards": {"guards": _guards},
-    "recompiles": {"recompile": _recompile, "limit": _limit},
+    "recompiles": {"recompile": _recompile,
+                   "limit": _template("no more variants of {code}: {reason}")},
     "graph_breaks": {"graph_break": _break},
-    "aot": {"aot": _aot},
-    "passes": {"pass": _pass},
-    "schedule": {"schedule": _text},
-    "output_code": {"output_code": _output_code, "kernel": _kernel},
-    "perf": {"perf": _text, "uncompiled": _uncompiled, "stage_end": _stage},
+    "aot": {"aot": _template("ATen graph\n{gm}")},
+    "passes": {"pass": _template("pass {name}\nbefore:\n{before}\nafter:\n{after}")},
+    "schedule": {"schedule": _template("{text}")},
+    "output_code": {"output_code": _template("output code: {name}\n{source}"),
+                    "kernel": _template("kernel {name} ({target})\n{source}")},
+    "perf": {"perf": _template("{text}"),
+             "uncompiled": _template("graph runs operator by operator: {reason}"),
+             "stage_end": _stage},
 })
 """Artifact -> kind of event -> its text."""

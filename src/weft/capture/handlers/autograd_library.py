@@ -222,7 +222,6 @@ def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
     return text
 
 
-
 def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
     """Break the graph where an outside leaf's data was set, if the result needs gradients: in the
     graph the leaf has a stand-in, which would get the gradient."""

@@ -103,7 +103,6 @@ def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
     return whole.method(tx, "item", [], {})
 
 
-
 def _likely_size(tx: Interpreter, size: Any) -> int | None:
     """The size if it is known or has a likely value."""
     try:
@@ -285,7 +284,6 @@ def _count_expectation(tx: Interpreter) -> None:
 def _check_divisor(tx: Interpreter, divisor: Any) -> None:
     _hold(tx, (divisor != 0).node.value, "division by zero")
     tx.note_check()
-
 
 
 @rule(check_is_size)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from weft.capture.replacement.emitter import Emitter
 
 
-
 @final
 class GivenWarning(SymbolicValue):
     """A call of `warnings.warn`, as a side effect."""

@@ -317,7 +317,6 @@ def _of_member(tx: Interpreter, member: ConstantValue, name: str) -> SymbolicVal
     return None if isinstance(attribute, type) else bind(tx, member, cls, name, attribute)
 
 
-
 _WITHOUT: Final[dict[str, Callable[[Any], Any]]] = {
     "__abs__": abs, "__contains__": lambda obj: 0 in obj,
     "__delitem__": lambda obj: operator.delitem(obj, 0), "__getitem__": lambda obj: obj[0],

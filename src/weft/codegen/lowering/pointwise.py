@@ -77,7 +77,6 @@ def _logical(name: str) -> Body:
     return lambda b, x, y: b.op(name, _to_bool(b, x), _to_bool(b, y))
 
 
-
 def _false(b: Emitter, x: Node) -> Node:
     return b.const(False, "bool")
 

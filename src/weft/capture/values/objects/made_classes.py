@@ -404,7 +404,6 @@ def _set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue)
         recipe.late.append(name)
 
 
-
 # -- stand-ins ------------------------------------------------------------------------------------
 
 
