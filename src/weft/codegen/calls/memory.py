@@ -23,8 +23,9 @@ from typing import final
 
 from weft.codegen.ir.loop_ir import Kernel, Load, Reduce, reduction_depths
 from weft.codegen.lowering import GraphLowering
+from weft.codegen.scheduling.dependencies import Step
 from weft.codegen.scheduling.groups import Group
-from weft.codegen.scheduling.schedule import Schedule, Step
+from weft.codegen.scheduling.schedule import Schedule
 from weft.codegen.values import Buffer, ExternCall, Value, estimated_bytes
 from weft.shapes.algebra.expr import IntExpr
 
