@@ -106,3 +106,25 @@ def test_a_stage_holds_no_more_than_the_largest_gradient(monkeypatch: pytest.Mon
     model = nn.Sequential(*(nn.Linear(96, 96) for _ in range(3)))
     weft.compile(model)(torch.randn(2, 96)).sum().backward()
     assert [len(stage) for stage in found[0]] == [1, 1, 4]
+
+
+def test_looking_for_saved_tensors_computes_no_checkpoint(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It unpacked each of them, which ran the checkpoint again, and failed where sizes are symbolic
+    (torch.fx printed the traceback)."""
+    weft.reset()
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def body(x: torch.Tensor) -> torch.Tensor:
+            later = torch.arange(4) >= torch.arange(y.shape[0])[:, None]
+            return (x * later.view(1, y.shape[0], 4)).exp()
+
+        return checkpoint(body, x, use_reentrant=False), x.cos()
+
+    x, y = torch.ones(3, 4, requires_grad=True), torch.ones(3, 7)
+    found, wanted = weft.compile(f, backend="aot_eager", dynamic=True)(x, y), f(x, y)
+    torch.testing.assert_close(found, wanted)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (a, b)))
+    assert capfd.readouterr().err == ""

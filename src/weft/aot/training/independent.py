@@ -79,23 +79,19 @@ class _Search:
 
 
 def _saves(node: Any) -> bool:
-    try:
-        if isinstance(node, torch.autograd.function.FunctionCtx):
-            return bool(node.saved_tensors)  # type: ignore[attr-defined]
-        return any(_has_tensor(getattr(node, name)) for name in _saved_names(node.__class__))
-    except RuntimeError:  # the saved tensor was written since
-        return True
+    names = ("_raw_saved_tensors",) if isinstance(node, torch.autograd.function.FunctionCtx) else (
+        _saved_names(node.__class__))
+    return any(_has_tensor(getattr(node, name)) for name in names)
 
 
 @cache
 def _saved_names(kind: type) -> tuple[str, ...]:
-    """The names of saved tensors, which have a raw form (reading a saved symbolic number would fix
-    it)."""
-    names = dir(kind)
-    return tuple(n for n in names if n.startswith("_saved_") and f"_raw{n}" in names)
+    """The names of saved tensors in their raw form: a hook that unpacks one may compute a whole
+    checkpoint again (and reading a saved symbolic number would fix it)."""
+    return tuple(n for n in dir(kind) if n.startswith("_raw_saved_"))
 
 
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_has_tensor, value))
-    return isinstance(value, torch.Tensor)
+def _has_tensor(raw: Any) -> bool:
+    if isinstance(raw, (tuple, list)):
+        return any(map(_has_tensor, raw))
+    return raw is not None and getattr(raw, "data", True) is not None  # (not told: assumed)
