@@ -462,3 +462,20 @@ def retain_grad_views(wrap):
     l, a, b = wrap(f)(x)
     l.backward()
     return [a.grad, b.grad, x.grad]
+
+
+@program
+def hook_of_a_result_comes_before_the_callers(wrap):
+    """`retain_grad` kept the gradient that the hook gets, not the one that it gives."""
+
+    def f(x):
+        h = x.exp()
+        h.register_hook(lambda g: g * 2 + 1)
+        return h, h * 3
+
+    x, seen = XR(), []
+    h, y = wrap(f)(x)
+    h.register_hook(seen.append)
+    h.retain_grad()
+    (y.sum() + h.sum()).backward()
+    return [x.grad, h.grad, *seen]

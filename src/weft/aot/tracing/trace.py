@@ -440,6 +440,8 @@ class _Outputs:
         known = output is seen or not output.requires_grad or _has_no_history(output)
         if not known and output.is_leaf:
             raise Unsupported("an output that the graph makes a leaf")
+        if output._backward_hooks:  # the caller sees the gradient that they give
+            raise Unsupported("a hook on the gradient of an output")
         if source is not None and seen is not None:
             self._check_gradient(output, seen)
             return self._view_spec("input", source, output, seen)
