@@ -210,7 +210,8 @@ def test_a_copy_of_an_image_that_the_program_made_is_saved(fresh: None) -> None:
 
     x = torch.linspace(-1, 1, 8 * 3 * 32 * 32).view(8, 3, 32, 32)
     found = torch.autograd.grad(weft.compile(penalty)(x), model[0].weight)[0]
-    torch.testing.assert_close(found, torch.autograd.grad(penalty(x), model[0].weight)[0])
+    wanted = torch.autograd.grad(penalty(x), model[0].weight)[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)  # sums in another order
 
 
 @pytest.mark.usefixtures("products")

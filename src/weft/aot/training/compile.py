@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
@@ -62,7 +62,8 @@ def compile_joint(
 ) -> Boxed:
     """Optimize, partition, compile both halves, and wrap them for autograd."""
     leaves = _leaf_inputs(tracer)
-    in_eager = _bytes_of(_saved_in_eager(joint, leaves))
+    saved = _saved_in_eager(joint, leaves)
+    in_eager = _bytes_of(t for n in saved for t in tree_flatten(n.meta["val"])[0])
     if may_get_none(joint.graph):
         in_eager = sys.maxsize  # that may need all inputs
     mark_copies(joint.graph)
@@ -71,7 +72,7 @@ def compile_joint(
         results: Any = joint_gm.graph.output_node().args[0]
         use_channels_last(joint_gm, inner=[results[k] for k in joint.inner])
     with events.stage("partition"):
-        parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
+        parts = partition(joint, joint_gm.graph, traced.mutated, leaves, saved)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
     spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager)
     stale = _stale(joint, joint_gm.graph, traced)
@@ -247,22 +248,21 @@ def _spec(
     }
 
 
-def _saved_in_eager(joint: JointGraph, leaves: set[int]) -> Iterator[torch.Tensor]:
+def _saved_in_eager(joint: JointGraph, leaves: set[int]) -> set[Node]:
     """What autograd saves: what the backward reads of the forward (parameters are alive anyway)."""
+    saved: set[Node] = set()
     placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
     late = set(joint.tangents)
     known = {n for i, n in enumerate(n for n in placeholders if n not in late) if i in leaves}
     for node in joint.graph.nodes:
         if node.op == "call_function" and node.meta["phase"] == "backward":
             late.add(node)
-            for found in {memory_owner(a) for a in node.all_input_nodes} - late - known:
-                known.add(found)
-                yield from (t for t in tree_flatten(found.meta["val"])[0]
-                            if isinstance(t, torch.Tensor))
+            saved.update(memory_owner(a) for a in node.all_input_nodes)
+    return saved - late - known
 
 
-def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(numel(t) * t.element_size() for t in tensors)
+def _bytes_of(values: Iterable[Any]) -> int:
+    return sum(numel(t) * t.element_size() for t in values if isinstance(t, torch.Tensor))
 
 
 def _small(inputs: list[int], tensors: Sequence[Any], limit: int) -> frozenset[int]:

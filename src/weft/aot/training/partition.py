@@ -91,13 +91,16 @@ def mark_copies(graph: Graph) -> None:
                 node.meta["copies_input"] = True
 
 
-def partition(joint: JointGraph, graph: Graph, mutated: Iterable[int], free: set[int]) -> Partition:
+def partition(
+    joint: JointGraph, graph: Graph, mutated: Iterable[int], free: set[int],
+    in_eager: Container[Node] = (),
+) -> Partition:
     """Split `graph`, the joint graph after passes.
 
     `mutated`: inputs whose memory is overwritten after the forward; `free`: inputs that are alive
-    anyway (parameters).
+    anyway (parameters); `in_eager`: what eager saves (of nodes before the passes).
     """
-    roles = _Roles(joint, graph, set(mutated), free)
+    roles = _Roles(joint, graph, set(mutated), free, in_eager)
     saved = _values_to_save(roles)
     return _split(roles, saved)
 
@@ -106,7 +109,10 @@ def partition(joint: JointGraph, graph: Graph, mutated: Iterable[int], free: set
 class _Roles:
     """Which nodes are inputs, tangents, values, gradients, and which depend on tangents."""
 
-    def __init__(self, joint: JointGraph, graph: Graph, mutated: set[int], free: set[int]) -> None:
+    def __init__(
+        self, joint: JointGraph, graph: Graph, mutated: set[int], free: set[int],
+        in_eager: Container[Node],
+    ) -> None:
         self.nodes = [n for n in graph.nodes if n.op != "output"]
         results: Any = graph.output_node().args[0]
         self.values: list[Any] = list(results[: joint.n_values])
@@ -123,6 +129,7 @@ class _Roles:
         if any(n in self.late or "runs_again" in n.meta for n in self.binders):
             raise Unsupported("sizes that depend on data, found in the backward")
         self.early = _ancestors([*self.values, *self.binders])
+        self.saved_inputs = {n for n in self.inputs if n in in_eager}
         trained = set(joint.gradient_inputs)
         self.may_change = {n for i, n in enumerate(self.inputs)
                            if i not in trained and self._may_change(n)}
@@ -130,7 +137,7 @@ class _Roles:
     def _may_change(self, node: Node) -> bool:
         """Whether the backward should not compute anything of an input again."""
         value = node.meta["val"]
-        if not isinstance(value, FakeTensor) or _bytes(value) > _SMALL:
+        if not isinstance(value, FakeTensor) or _bytes(value) > _SMALL or node in self.saved_inputs:
             return False
         return not any(self.read_late(n) for n in self._unsaved_forms(node))
 
@@ -223,12 +230,14 @@ def _cost(node: Node, roles: _Roles) -> int:
     in memory otherwise; infinite if it cannot be saved.
 
     What is alive anyway costs next to nothing: parameters, and results that are returned and that
-    eager would save too."""
+    eager would save too. Inputs that eager saves are likely to be alive: better than a copy."""
     value = node.meta["val"]
     if node.op == "placeholder":
         if node in roles.may_change:
             return _INFINITE
-        return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
+        if node in roles.free or not isinstance(value, FakeTensor):
+            return 1
+        return 4 * _bytes(value) - (node in roles.saved_inputs)
     if _never_saved(node):
         return _INFINITE
     if node in roles.values and config.activation_memory_budget >= 1 and _eager_saves(node):
