@@ -192,3 +192,26 @@ def test_what_changed_is_told_of_a_list_that_holds_itself() -> None:
     items: list[object] = [1, *range(100)]
     items[0] = (items, "text")
     assert len(describe(items)) < 10_000
+
+
+def test_the_length_of_a_cache_was_compiled_for_each_number() -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.keys = torch.zeros(2, 1)
+
+        def __len__(self) -> int:
+            return self.keys.size(1)
+
+    cache = Cache()
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        cache.keys = torch.cat([cache.keys, x], 1)
+        return cache.keys.sum() + len(cache), len(cache)
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    for n in range(2, 8):
+        total, length = compiled(torch.ones(2, 1))
+        assert (float(total), length) == (2.0 * (n - 1) + n, n)
+        assert type(length) is int
+    assert weft.stats()["graphs"] <= 3

@@ -378,3 +378,11 @@ def test_operators_that_write_are_kept_where_tensors_have_no_versions():
 
     with torch.inference_mode():
         check(f, (torch.ones(3),), graphs=1)
+
+
+def test_a_function_decorated_with_a_profiler_range_broke_the_graph() -> None:
+    @torch.profiler.record_function("scaled")
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    check(lambda x: scaled(x).sin(), (torch.ones(2),), graphs=1, breaks=0)

@@ -70,7 +70,9 @@ if TYPE_CHECKING:
 @rule(len)
 def _len(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     value = args[0]
-    return value.rows(tx) if isinstance(value, TensorValue) else constant(value.length(tx))
+    if isinstance(value, TensorValue | ObjectValue):
+        return value.rows(tx)
+    return constant(value.length(tx))
 
 
 @rule(iter)

@@ -490,3 +490,14 @@ def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
 @constructor(*_SWITCHES)
 def _null_context(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(contexts.NullContext, "NullContext").call(tx, [], {})
+
+
+@rule(torch.autograd.profiler.record_function.__enter__)
+def _enter_range(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A range that was made outside, such as a function's decorator."""
+    return args[0]
+
+
+@rule(torch.autograd.profiler.record_function.__exit__)
+def _leave_range(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return NONE

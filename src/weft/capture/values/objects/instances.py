@@ -404,8 +404,20 @@ class ObjectValue(SymbolicValue):
             return self.length(tx) != 0
         return True
 
+    def rows(self, tx: Interpreter) -> SymbolicValue:
+        """`len(self)`, which may be a symbolic size."""
+        found = tx.force(self._special(tx, "__len__"))
+        if not isinstance(found, SymbolicNumberValue) or not issubclass(found.python_type(), int):
+            return constant(self._checked_length(tx, found))
+        if tx.binary("lt", found, constant(0)).truth(tx):
+            raise tx.error(ValueError, "__len__() should return >= 0")
+        return found
+
     def length(self, tx: Interpreter) -> int:
-        found = python_object(tx, self._special(tx, "__len__"))
+        return self._checked_length(tx, self._special(tx, "__len__"))
+
+    def _checked_length(self, tx: Interpreter, value: SymbolicValue) -> int:
+        found = python_object(tx, value)
         if not isinstance(found, int) or found > sys.maxsize:
             raise graph_break("unknown-operation", f"the length of {self!r}")
         if found < 0:
