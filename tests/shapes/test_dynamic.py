@@ -508,3 +508,21 @@ def test_an_input_whose_symbolic_sizes_the_graph_changes(change):
         expected, actual = x.clone(), x.clone()
         assert torch.equal(compiled(actual, y), f(expected, y))
         assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_sizes_times_complex_tensors_stay_symbolic(backend: str) -> None:
+    """Fourier transforms divided by their length were compiled anew for each length."""
+    def f(x: torch.Tensor) -> torch.Tensor:
+        length = min(x.shape[1], 64)
+        z = torch.fft.rfft(x) / length
+        return torch.fft.irfft(z * x.shape[1] - x.shape[0] / 3)
+
+    weft.reset()
+    compiled = weft.compile(f, backend=backend, dynamic=True)
+    for length in (16, 20):
+        x = torch.linspace(-1, 1, 3 * length).view(3, length).requires_grad_()
+        found, wanted = compiled(x), f(x)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (found, wanted)))
+    assert weft.stats()["graphs"] == 1

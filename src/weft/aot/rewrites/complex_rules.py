@@ -172,10 +172,11 @@ def _mul(cx: Context, a: Any, b: Any) -> Parts:
 def _div(cx: Context, a: Any, b: Any) -> Parts:
     """Both operands are scaled by the divisor's larger part, so that its square cannot overflow."""
     a, b = cx.parts(a), cx.parts(b)
-    if not isinstance(b.real.value, Node):
-        divisor = complex(b.real.value, b.imag.value)
-        if divisor.imag == 0 and divisor.real != 0:
-            return Parts(a.real / divisor.real, a.imag / divisor.real)
+    number, rest = b.real.value, b.imag.value
+    if not isinstance(number, Node):
+        if rest == 0 and number != 0:
+            return Parts(a.real / number, a.imag / number)
+        divisor = complex(number, rest)
         b = cx.tensors(Parts(a.real.call(aten.full_like.default, divisor.real),
                              a.real.call(aten.full_like.default, divisor.imag)))
     if not isinstance(b.imag.value, Node):

@@ -64,10 +64,20 @@ def _decomposed(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallR
     if call.symbolic and func in mode._unbacked_special_fake_handling_ops:
         return NotImplemented
     decomposition = decomposition_table.get(func)
+    if call.symbolic and torch.Tag.pointwise in func.tags and any(
+            t.is_complex() for t in call.tensors):
+        args = [_any_number(arg) for arg in args]
+        kwargs = {name: _any_number(arg) for name, arg in kwargs.items()}
     with mode:
         if decomposition and (call.symbolic or torch_decomp_decompositions(func)):
             return decomposition(*args, **kwargs)
         return func.decompose(*args, **kwargs)
+
+
+def _any_number(value: Any) -> Any:
+    """A plain number for a symbolic one: which it is does not matter to the form of the result, and
+    decompositions make complex numbers of it, which would fix it."""
+    return {torch.SymInt: 3, torch.SymFloat: 3.0}.get(type(value), value)
 
 
 def _by_prim(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader) -> Any:
