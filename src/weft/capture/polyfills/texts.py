@@ -76,6 +76,8 @@ def percent_format(self: str, values: Any) -> str:
     """str % values"""
     directives = directives_of(self)
     named = any(isinstance(key, str) for _, key, _, _ in directives)
+    if named and (isinstance(values, (str, tuple)) or not hasattr(type(values), "__getitem__")):
+        raise TypeError("format requires a mapping")
     if not named and not isinstance(values, tuple):
         values = (values,)
     wanted = sum(key is not None for _, key, _, _ in directives)
