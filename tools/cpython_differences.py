@@ -28,8 +28,11 @@ REASONS: Final = (
         "*.test_splittable_popitem", "*.SharedKeyTests.test_*", "*.test_getbuffer",
         "*.TestReversed.test_bug1229429", "*.ReferencesTestCase.test_ref_reuse", "*.CoExtra.test_*",
         "*.FinalizationTest.test_refcycle", "*.ClassPropertiesAndMethods.test_slots",
-        "*.test_pairwise_result_gc", "*.CoroutineTest.test_for_2",
+        "*.test_pairwise_result_gc", "*.CoroutineTest.test_for_[2346]", "*.test_bug_782369",
+        "*.CBytesIOTest.test_cow_*", "*.CBytesIOTest.test_sizeof",
     ), observes=True),
+    Reason("asks for CPython's version numbers of classes, all of which are in use by then",
+           ("*.test_tp_version_tag_unique",), observes=True),
     Reason("asks by `id` whether an iterator fills its last tuple again, which CPython does when "
            "nothing else refers to it", ("*_tuple_reuse",), observes=True),
     Reason("asks by `is` whether equal strings, bytes or numbers are one object", (
@@ -51,6 +54,8 @@ REASONS: Final = (
         "*.StructTest.test__struct_reference_cycle_cleaned_up", "*.test_cycle_collection",
         "*.TestOptionParser.test_refleak", "*.FinalizeTestCase.test_all_freed",
         "*.WeakMethodTestCase.test_no_cycles", "*.MappingTestCase.test_weak_valued_union_operators",
+        "*.MappingTestCase.test_weak_keyed_len_cycles", "*.PickleBufferTest.test_cycle",
+        "*.AST_Tests.test_AST_garbage_collection",
     )),
     Reason("has a `__del__` or `__eq__` that changes the container it is called for", (
         "*.test_oob_indexing_dictiter_iternextitem", "*.test_reduce_mutating_builtins_iter",
@@ -68,6 +73,13 @@ REASONS: Final = (
     Reason("expects a warning of `re.compile`, which keeps what it has compiled: the first of "
            "several attempts to capture the frame has heard it",
            ("*.ReTests.test_symbolic_*_errors",)),
+    Reason("changes what a match or an iterator over a set still reads, which is a copy after a "
+           "graph break",
+           ("*.ReTests.test_bug_29444", "*.TestSet.test_immutable_during_iteration")),
+    Reason("writes to a buffer while its memory is exported: the error comes at the graph's end",
+           ("*.CBytesIOTest.test_getbuffer_empty",)),
+    Reason("measures times, on a machine that does other things",
+           ("*.test_search_anchor_at_beginning", "test_sched.TestCase.test_enter")),
     Reason("has `__class__` as a slot", ("test_builtin.BuiltinTest.test_dir",)),
     Reason("expects a warning of a coroutine that is never awaited",
            ("*.CoroutineTest.test_bpo_45813_1",)),

@@ -956,3 +956,29 @@ def test_attributes_that_only_a_types_own_access_in_c_finds() -> None:
             return x + 1, context.traps[decimal.InvalidOperation]
 
     check(program, (X,), breaks=None)
+
+
+def test_a_view_that_is_not_read_again_still_forbids_to_resize() -> None:
+    def program(x: torch.Tensor) -> Any:
+        numbers = bytearray(range(10))
+        view = memoryview(numbers)  # noqa: F841
+        print("outside of the graph")
+        try:
+            numbers[1:-1] = b"abc"
+        except BufferError as error:
+            return x + 1, str(error)
+
+    check(program, (X,), breaks=None)
+
+
+def test_a_proxy_refuses_to_merge_into_its_dictionary() -> None:
+    numbers = {"a": 1}
+
+    def program(x: torch.Tensor) -> Any:
+        proxy = types.MappingProxyType(numbers)
+        try:
+            proxy |= {"a": 2}  # type: ignore[assignment, operator]
+        except TypeError as error:
+            return x + 1, str(error), dict(numbers)
+
+    check(program, (X,))

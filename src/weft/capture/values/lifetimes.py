@@ -74,7 +74,8 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     if weakly_held or (weakly_held is not None and any(one is value for one in used)):
         return True
     if value.source is None:
-        return issubclass(value.python_type(), type)  # it leaves its bases' `__subclasses__`
+        # A class leaves its bases' `__subclasses__`, a view lets its memory be resized again.
+        return issubclass(value.python_type(), (type, memoryview))
     obj = outside_object(value)
     if issubclass(type(obj), (int, float, str)) and type(obj).__weakrefoffset__ and any(
             one is value for one in used):
