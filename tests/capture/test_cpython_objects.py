@@ -961,7 +961,7 @@ def test_attributes_that_only_a_types_own_access_in_c_finds() -> None:
 def test_a_view_that_is_not_read_again_still_forbids_to_resize() -> None:
     def program(x: torch.Tensor) -> Any:
         numbers = bytearray(range(10))
-        view = memoryview(numbers)  # noqa: F841
+        view = memoryview(numbers)
         print("outside of the graph")
         try:
             numbers[1:-1] = b"abc"
