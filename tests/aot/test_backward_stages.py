@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -128,3 +129,19 @@ def test_looking_for_saved_tensors_computes_no_checkpoint(
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (a, b)))
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_stages_read_sizes_of_what_they_get(backend: str) -> None:
+    """Losses of a continuation, one for an earlier graph's result, raised: None has no size."""
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first, on = x[..., :4].sigmoid().sum(), x[..., 4:].detach().amax(-1) > 0
+        first = first / max(on.sum(), 1)
+        labels = on[..., None].float().expand(-1, -1, 4)
+        return first, F.binary_cross_entropy_with_logits(x[..., 4:], labels).sum()
+
+    weft.reset()
+    x = torch.linspace(-1, 1, 2 * 5 * 8).view(2, 5, 8).requires_grad_()
+    losses = [f(x * 1), weft.compile(f, backend=backend, dynamic=True)(x * 1)]
+    wanted, found = (torch.autograd.grad(a + b, x)[0] for a, b in losses)
+    torch.testing.assert_close(found, wanted)

@@ -12,7 +12,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.fx import Node
@@ -29,6 +29,9 @@ from weft.shapes.asserts import Asserts, binds
 _LIKE_A_SYMBOL = re.compile(r"[a-z]\d+")
 _CLONE = torch.ops.aten.clone.default
 _LITERALS = (int, float, bool, str, type(None))
+
+
+_NAME: Final = re.compile(r"\w+")
 
 
 def compile_calls(gm: AtenGraph) -> Callable[[list[Any]], list[Any]]:
@@ -64,7 +67,7 @@ class _Writer:
         if placeholders:
             lines.append(f"{', '.join(self.local[n] for n in placeholders)}, = inputs")
         lines.append("inputs.clear()")
-        lines.extend(self._bind_symbols(placeholders))
+        at = len(lines)
         asserts = Asserts(self.asserts, list(input_symbols(n.meta["val"] for n in placeholders)))
         for node in self.nodes:
             if node.op == "call_function":
@@ -77,14 +80,16 @@ class _Writer:
                     lines.append(f"del {', '.join(self.local[d] for d in dead)}")
             elif node.op == "output":
                 lines.append(f"return {self._value(list(node.args[0]))}")
+        lines[at:at] = self._bind_symbols(placeholders, "\n".join(lines[at:]))
         return "\n    ".join(lines) + "\n"
 
-    def _bind_symbols(self, placeholders: list[Node]) -> list[str]:
-        """Lines that give each symbol its value."""
-        found = input_symbols(n.meta["val"] for n in placeholders)
+    def _bind_symbols(self, placeholders: list[Node], text: str) -> list[str]:
+        """Lines that give each symbol of the text its value. (Of other inputs there may be nothing:
+        a stage of a backward gets no tensors that it does not read.)"""
+        found, used = input_symbols(n.meta["val"] for n in placeholders), set(_NAME.findall(text))
         return [
             f"{name} = {source.text(self.local[placeholders[source.input]])}"
-            for name, source in found.items()
+            for name, source in found.items() if name in used
         ]
 
     def _call(self, node: Node) -> str:
