@@ -24,15 +24,16 @@ import json
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from comparing import RUNNERS, Outcome, Runner, compare, copies, kind_of
+from comparing import RUNNERS, Outcome, Runner, compare, copies, flat_call, kind_of
 from error_inputs import error_outcomes
 from module_table import module_outcomes
+from torch.utils._pytree import tree_map_only
 from variants import VARIANTS, changed
 from worker_processes import Died, in_processes
 
@@ -54,11 +55,27 @@ def outcomes(
     for sample in islice(_samples(op, dtype, device), samples):
         arguments = (sample.input, *sample.args)
         for name, change in changes.items():
+            if device != "cpu" and _refused_by_cpu(op.op, arguments, sample.kwargs, change):
+                continue
             found = compare(op.op, arguments, sample.kwargs, runner,
                             random=op.name in UNINITIALISED, change=change)
             if name and found.startswith("eager fails"):
                 continue  # the layout does not suit the operator
             yield f"{found} [{name}]" if name and found != "equal" else found
+
+
+def _refused_by_cpu(
+    function: Any, args: Sequence[Any], kwargs: dict[str, Any],
+    change: Callable[[list[Any]], list[Any]],
+) -> bool:
+    """Whether a CPU raises where a GPU ends the process: at indices that are out of range."""
+    args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.cpu, (args, kwargs))
+    call, inputs = flat_call(function, args, kwargs)
+    try:
+        call(*change(inputs))
+    except (IndexError, RuntimeError):
+        return True
+    return False
 
 
 def _samples(op: Any, dtype: torch.dtype, device: str) -> Iterable[Any]:

@@ -146,3 +146,13 @@ def test_a_number_is_an_operand_of_other_shape() -> None:
     x = torch.randn(3)
     found = weft.compile(turned, fullgraph=True)(x)
     assert [t.stride() for t in found] == [t.stride() for t in turned(x)]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_no_element_is_copied_where_a_gradient_has_none(shape: tuple[int, ...]) -> None:
+    """The gradient of a sum repeats one element, which was read and stored past empty memory."""
+    x = torch.randn(shape, requires_grad=True)
+    for program in (lambda x: torch.einsum("i->", x.flatten()), lambda x: x.prod(-1).sum()):
+        (found,) = torch.autograd.grad(weft.compile(program)(x), x)
+        (wanted,) = torch.autograd.grad(program(x), x)
+        torch.testing.assert_close(found, wanted)

@@ -142,7 +142,7 @@ def test_quotients_of_sizes_that_may_be_negative() -> None:
     rows, columns = symbol("s0", 2), symbol("s1", 2)
     i = loop_index("i0", rows)
     builder = KernelBuilder((LoopVar(i, rows),), ())
-    x = builder.load("in0", "f32", i + (rows - columns) // (rows + 3) + 1)
+    x = builder.load("in0", "f32", i + (rows - columns) // (rows + 3) + (3 - columns) // 2 + 1)
     builder.store("out0", "f32", i, x)
     kernel = builder.build("shifted")
     (part,), _ = spell(kernel, Forms(kernel).best((100, 300)))

@@ -498,3 +498,28 @@ def test_nearest_rows_of_sizes_and_scales_that_disagree(shape: tuple[int, ...]) 
     x = torch.arange(1.0 * math.prod(shape), device="cuda").view(shape)
     for scale in (1.2, 2.01, 0.7):
         check(lambda x, scale=scale: F.interpolate(x, scale_factor=scale, mode="nearest"), x)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_resized_images_of_few_channels_stay_channels_last(mode: str) -> None:
+    x = rand(2, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    resize = lambda x: F.interpolate(x, size=(5, 6), mode=mode)  # noqa: E731
+    found, wanted = weft.compile(resize)(x), resize(x)
+    torch.testing.assert_close(found, wanted, check_stride=True)
+    (gradient,) = torch.autograd.grad(found, x, wanted.detach())
+    (by_eager,) = torch.autograd.grad(wanted, x, wanted.detach())
+    torch.testing.assert_close(gradient, by_eager, check_stride=True)
+
+
+def test_statistics_of_a_batch_norm_in_inference() -> None:
+    """They were zeros; on a CPU there are none."""
+    mean, var = rand(3), rand(3).abs()
+    check(lambda x: torch.native_batch_norm(x, None, None, mean, var, False, 0.1, 1e-5),
+          rand(2, 3, 4))
+
+
+def test_gradients_of_empty_tensors_read_no_memory() -> None:
+    for shape, program in (((0,), lambda x: x.prod()), ((0, 2, 2), torch.matrix_exp)):
+        x = rand(*shape).requires_grad_()
+        torch.autograd.grad(weft.compile(program)(x).sum(), x)
+        torch.cuda.synchronize()

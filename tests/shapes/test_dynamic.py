@@ -526,3 +526,13 @@ def test_sizes_times_complex_tensors_stay_symbolic(backend: str) -> None:
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (found, wanted)))
     assert weft.stats()["graphs"] == 1
+
+
+def test_sizes_found_equal_keep_their_order_in_memory():
+    """A size known to equal another one had no hint, so that the strides of a tangent were put in
+    another order: the gradient was wrong."""
+    x, tangent = torch.randn(4, 5, 5, requires_grad=True), torch.randn(4, 5, 5)
+    compiled = weft.compile(torch.matrix_exp, dynamic=True)
+    (found,) = torch.autograd.grad(compiled(x), x, tangent)
+    (wanted,) = torch.autograd.grad(torch.matrix_exp(x), x, tangent)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

@@ -52,7 +52,7 @@ from weft.codegen.values import (
     strided_index,
 )
 from weft.runtime.strided_views import laid_out
-from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
+from weft.shapes.algebra.expr import Expr, IntExpr, lower_bound, symbol, symbols
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols
 from weft.shapes.asserts import binds
@@ -281,8 +281,8 @@ class GraphLowering:
     def _expanded_result(self, value: Value, strides: Shape) -> Value | None:
         """A result whose elements share memory along some dimensions (the gradient of a sum): the
         distinct elements, expanded. None if it is not one, or if kernels cannot compute it."""
-        shape = tuple(
-            1 if isinstance(step, int) and step == 0 else n
+        shape = tuple(  # of none, there is not even one to compute
+            1 if isinstance(step, int) and step == 0 and lower_bound(n) > 0 else n
             for n, step in zip(value.shape, strides, strict=True)
         )
         layout = dense_layout(shape, strides)

@@ -212,8 +212,16 @@ def batch_norm_inference(
     scaled = cx.pointwise(body, x, operands[2], operands[3], eps, dtype=wide, shape=x.shape, cost=4)
     affine = _affine(cx, scaled, operands[0], operands[1], wide)
     result = cx.pointwise(lambda b, u: u, affine, compute=wide, cost=0)
-    unused = zip(cx.shapes[1:], cx.dtypes[1:], strict=True)  # statistics, empty in inference
-    return [result, *(cx.lazy(s, d, lambda em, index: em.const(0, "f32")) for s, d in unused)]
+    return [result, *_inference_statistics(cx, mean, var, eps)]
+
+
+def _inference_statistics(cx: LoweringContext, mean: Value, var: Value, eps: float) -> list[Value]:
+    """The statistics that were used, as GPU kernels return them; those of CPUs are empty."""
+    inverse = _inverse_deviation(cx, var, eps, compute_dtype(var.dtype))
+    made = zip((mean, inverse), cx.shapes[1:], cx.dtypes[1:], strict=True)
+    return [cx.pointwise(lambda b, u: u, value, shape=shape, dtype=dtype, cost=0)
+            if value.shape == shape else cx.lazy(shape, dtype, lambda em, _: em.const(0, "f32"))
+            for value, shape, dtype in made]
 
 
 NUMBER_OPERATORS.update((

@@ -641,6 +641,19 @@ def _resized_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Re
     return _image(args[0], args[2])
 
 
+def _unless_gpus_differ(rule: Rule) -> Rule:
+    """A rule for images; those on GPUs, which this operator may lay out otherwise, row-major."""
+
+    def restricted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+        image = args[0]
+        require(type(image) is FakeTensor)
+        require(image.fake_device.type == "cpu"
+                or _is_row_major(sizes_of(image), strides_of(image)))
+        return rule(args, kwargs)
+
+    return restricted
+
+
 def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
     """An image laid out as another one."""
     sizes, before, strides = values_of(wanted), sizes_of(given), strides_of(given)
@@ -648,19 +661,23 @@ def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
     require(all(guarded(ge(n, 1)) for n in (*before, *sizes)))
     if _is_row_major(before, strides):
         layout = row_major(sizes)
-    else:  # GPUs turn images of few channels
-        require(given.fake_device.type == "cpu" and len(sizes) > 3)
-        require(_all_same(strides, channels_last(before)))
+    else:
+        require(len(sizes) > 3 and _all_same(strides, channels_last(before)))
         layout = channels_last(sizes)
     return [Result(sizes, layout, given.dtype, given.fake_device)]
 
 
-for _name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
-              "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
-              "upsample_bicubic2d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
-              "_upsample_nearest_exact3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
     RULES[getattr(aten, _name).default] = _resized
     RULES[getattr(aten, f"{_name}_backward").default] = _resized_gradient
+for _name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+              "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+              "_upsample_nearest_exact3d", "upsample_bicubic2d"):
+    RULES[getattr(aten, _name).default] = _resized
+    RULES[getattr(aten, f"{_name}_backward").default] = _unless_gpus_differ(_resized_gradient)
+for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+    RULES[getattr(aten, _name).default] = _unless_gpus_differ(_resized)
+    RULES[getattr(aten, f"{_name}_backward").default] = _unless_gpus_differ(_resized_gradient)
 
 
 # ------------------------------------------------------------------------------ gradients
