@@ -503,7 +503,7 @@ def test_nearest_rows_of_sizes_and_scales_that_disagree(shape: tuple[int, ...]) 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 def test_resized_images_of_few_channels_stay_channels_last(mode: str) -> None:
     x = rand(2, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
-    resize = lambda x: F.interpolate(x, size=(5, 6), mode=mode)  # noqa: E731
+    resize = lambda x: F.interpolate(x, size=(5, 6), mode=mode)
     found, wanted = weft.compile(resize)(x), resize(x)
     torch.testing.assert_close(found, wanted, check_stride=True)
     (gradient,) = torch.autograd.grad(found, x, wanted.detach())
