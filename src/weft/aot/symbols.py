@@ -131,4 +131,5 @@ def hint(size: Any) -> int:
         return int(known)
     value, context = expr_of(size), size.node.shape_env
     likely = {s: context.hint(s) for s in symbols(value)}
-    return int(subs(value, {s: _DATA_DEPENDENT if n is None else n for s, n in likely.items()}))
+    found = subs(value, {s: _DATA_DEPENDENT if n is None else n for s, n in likely.items()})
+    return found if isinstance(found, int) else _DATA_DEPENDENT

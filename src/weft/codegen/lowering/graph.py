@@ -52,7 +52,8 @@ from weft.codegen.values import (
     strided_index,
 )
 from weft.runtime.strided_views import laid_out
-from weft.shapes.algebra.expr import Expr, IntExpr, lower_bound, symbol, symbols
+from weft.shapes.algebra.bounds import lower_bound
+from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols
 from weft.shapes.asserts import binds
