@@ -130,6 +130,6 @@ def hint(size: Any) -> int:
     if known is not None:
         return int(known)
     value, context = expr_of(size), size.node.shape_env
-    likely = {s: context.hint(s) for s in symbols(value)}
+    likely = {s: context.hints.integer(s) for s in symbols(value)}
     found = subs(value, {s: _DATA_DEPENDENT if n is None else n for s, n in likely.items()})
     return found if isinstance(found, int) else _DATA_DEPENDENT
