@@ -27,6 +27,10 @@ OtherWay = Callable[[Kernel, Sequence[Any]], None]
 """Runs a kernel on copies of its arguments (on the CPU): its buffers, then its sizes."""
 
 
+class OutsideMemory(Exception):
+    """A kernel, run the other way, leaves its buffers."""
+
+
 @dataclass
 class Report:
     """Kernels that were compared, and the names of those that differ, with how far."""
@@ -65,8 +69,12 @@ def _beside(kernel: Kernel, call: Call, otherwise: OtherWay, report: Report, mos
         report.compared.add(text)
         copies = _copies(tensors)
         call(*arguments)
-        otherwise(kernel, [*copies, *arguments[len(copies) :]])
-        report.wrong += _differences(kernel, copies, tensors)
+        try:
+            otherwise(kernel, [*copies, *arguments[len(copies) :]])
+        except OutsideMemory as error:
+            report.wrong.append(f"{kernel.name}: {error} outside of its buffers\n{kernel}")
+        else:
+            report.wrong += _differences(kernel, copies, tensors)
 
     return run
 
@@ -96,7 +104,8 @@ def _differences(
 
 
 def examine(
-    name: str, device: str, train: bool, comparing: Callable[[], AbstractContextManager[Report]]
+    name: str, device: str, train: bool, comparing: Callable[[], AbstractContextManager[Report]],
+    dynamic: bool = False,
 ) -> str:
     """A line about a model, and more for each kernel that differs."""
     try:
@@ -105,7 +114,8 @@ def examine(
         return f"{name}: not buildable: {str(error)[:100]}"
     weft.reset()
     with comparing() as report, torch.set_grad_enabled(train):
-        output = weft.compile(case.model.train(train))(**case.kwargs)
+        compiled = weft.compile(case.model.train(train), dynamic=dynamic or None)
+        output = compiled(**case.kwargs)
         losses = [t.float().square().mean() for t in output.values()
                   if isinstance(t, torch.Tensor) and t.requires_grad] if train else []
         if losses:
@@ -122,8 +132,10 @@ def main(description: str | None, device: str, most: int,
     )
     parser.add_argument("models", help="comma-separated transformers types")
     parser.add_argument("--train", action="store_true", help="a training step")
+    parser.add_argument("--dynamic", action="store_true", help="symbolic sizes")
     parser.add_argument("--most", type=int, default=most, help="elements of a kernel's tensors")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     for name in options.models.split(","):
-        print(examine(name, device, options.train, lambda: comparing(options.most)), flush=True)
+        print(examine(name, device, options.train, lambda: comparing(options.most),
+                      options.dynamic), flush=True)

@@ -6,7 +6,8 @@
 
 Small transformers models (`benchmarks/small_models.py`) are compiled for the CPU, scheduled as on a
 GPU. Beside each C++ kernel's first call the same kernel's Triton text is interpreted, and what both
-store is compared. Library calls and symbolic sizes are not looked at.
+store is compared; loads and stores outside of the kernel's buffers are found, too. `--dynamic`
+makes sizes symbolic. Library calls are not looked at.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,9 +29,10 @@ import numpy as np
 import scipy.special
 import torch
 import triton.language as tl
-from triton.runtime.interpreter import TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from tools.kernel_comparison import Report, compared_kernels, main
+from tools.kernel_comparison import OutsideMemory, Report, compared_kernels, main
+from weft._cuda import reciprocal
 from weft.aot.tracing import record_special
 from weft.codegen.ir.dtypes import to_torch
 from weft.codegen.ir.loop_ir import Kernel
@@ -37,7 +40,10 @@ from weft.codegen.lowering import variance
 from weft.codegen.scheduling import recomputed, schedule
 from weft.codegen.triton import prelude
 from weft.codegen.triton.emit import TritonSource
+from weft.codegen.triton.sized import Forms
 from weft.codegen.triton.target import spell
+from weft.shapes.algebra.expr import Expr
+from weft.shapes.algebra.printing import python_text
 
 _SAME_NAME = (
     "copysign", "fmod", "trunc", "rint", "floor", "ceil", "log", "log1p", "expm1", "sin", "cos",
@@ -63,7 +69,7 @@ def comparing(most: int) -> Iterator[Report]:
         mock.patch.object(variance, "CUT_ON", {"cpu"}),
         mock.patch.object(record_special, "BIAS_APART_ON", {"cpu"}),
         mock.patch.dict(recomputed.MOST_OPERATORS, cpu=recomputed.MOST_OPERATORS["cuda"]),
-        compared_kernels(_interpret, most, sizes=False) as report,
+        compared_kernels(_interpret, most, sizes=True) as report,
     ):
         yield report
 
@@ -81,15 +87,57 @@ def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _interpret(kernel: Kernel, buffers: Sequence[Any]) -> None:
-    """The kernel's Triton text, interpreted."""
-    parts, split = spell(kernel)
-    memory = dict(zip([b.name for b in kernel.buffers], buffers, strict=True))
+def _interpret(kernel: Kernel, arguments: Sequence[Any]) -> None:
+    """The kernel's Triton text, interpreted; raises OutsideMemory if it leaves its buffers."""
+    memory = dict(zip([b.name for b in kernel.buffers], arguments, strict=False))
+    sizes = dict(zip(map(str, kernel.sizes), arguments[len(memory) :], strict=True))
+    form = Forms(kernel).best(tuple(sizes.values())) if sizes else None
+    parts, split = spell(kernel, form)
     for name, (dtype, count) in (split.partials if split is not None else {}).items():
-        memory[name] = torch.zeros(int(count), dtype=to_torch(dtype))
+        memory[name] = torch.zeros(_value(count, sizes), dtype=to_torch(dtype))
     for part in parts:
         function = getattr(_module(part.source), part.source.name)
-        function[(part.source.programs,)](*[memory[b.name] for b in part.kernel.buffers])
+        buffers = [memory[b.name] for b in part.kernel.buffers]
+        divisors = [_value(d, sizes) for d in part.source.divisors]
+        values = [*(sizes[n] for n in part.sizes), *chain.from_iterable(map(reciprocal, divisors))]
+        with bounded(buffers):
+            function[(_value(part.source.programs, sizes),)](*buffers, *values)
+
+
+def _value(number: Expr | int, sizes: dict[str, int]) -> int:
+    """A number of programs or elements at these sizes."""
+    return int(eval(python_text(number), {"min": min, "max": max, **sizes}))
+
+
+@contextmanager
+def bounded(buffers: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Within: loads and stores outside of the buffers' memory raise OutsideMemory."""
+    ranges = [(t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in buffers]
+
+    def check(pointers: Any, mask: Any) -> None:
+        size = pointers.get_element_ty().primitive_bitwidth // 8 or 1
+        used = pointers.data[np.broadcast_to(mask.data.astype(bool), pointers.data.shape)]
+        inside = np.zeros(used.shape, bool)
+        for start, count in ranges:
+            inside |= (used >= start) & (used + size <= start + count)
+        if not inside.all():
+            raise OutsideMemory(f"{(~inside).sum()} of {used.size} elements")
+
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+    def checked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        check(pointers, mask)
+        return load(self, pointers, mask, *rest)
+
+    def checked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        check(pointers, mask)
+        return store(self, pointers, value, mask, *rest)
+
+    with (
+        mock.patch.object(InterpreterBuilder, "create_masked_load", checked_load),
+        mock.patch.object(InterpreterBuilder, "create_masked_store", checked_store),
+    ):
+        yield
 
 
 def _module(source: TritonSource) -> ModuleType:
