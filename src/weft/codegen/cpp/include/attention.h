@@ -123,7 +123,8 @@ template <int D> INLINE void softmax_row(Workspace<D>& t, int i, int n, const fl
 
 template <int D> static __attribute__((noinline)) void key_block(
     Workspace<D>& t, const Attention& a, int64_t b, int64_t h, int64_t first_query, int rows, int64_t first_key, int n) {
-  constexpr int C = D / LANES >= 4 ? 4 : D / LANES;
+  constexpr int vectors = D / LANES;  // of a row: C at a time, which must divide them
+  constexpr int C = vectors % 4 == 0 ? 4 : vectors % 3 == 0 ? 3 : vectors % 2 == 0 ? 2 : 1;
   transpose_keys<D>(t.kt, a.k.at(b, h) + first_key * a.k.row, a.k.row, n);
   for (int i = 0; i < rows; i += 8)
     for (int j = 0; j < n; j += 2 * LANES) scores<D>(t.s + i * KEYS + j, t.q + i * D, t.kt + j);
