@@ -250,6 +250,9 @@ PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss);
 
 /* ---- frame_hook.c ------------------------------------------------------------------------------ */
 bool hook_pause(bool paused); /* whether frames are left alone all the same; returns the previous */
+/* Another frame evaluator (torch.compile's) is out of use from the first to the second. */
+_PyFrameEvalFunction hook_set_other_aside(void);
+void hook_put_back(_PyFrameEvalFunction other);
 bool hook_forced_eager(void);   /* this thread runs everything as plain Python */
 PyObject *hook_swap(PyObject *on_miss); /* this thread's; steals, returns the previous (or NULL) */
 PyObject *hook_current(void);           /* borrowed or NULL */

@@ -186,11 +186,13 @@ static PyObject *ask_on_miss(PyObject *on_miss, PyObject *compiled, PyObject *fu
     PyObject *answer = NULL;
     PyObject *previous = hook_swap(NULL); /* the compiler itself must not be compiled */
     PyThreadState *state = PyThreadState_Get();
+    _PyFrameEvalFunction other = hook_set_other_aside(); /* nor by torch.compile */
     begin_ours(state);
     if (locals != NULL && cells != NULL)
         answer = PyObject_CallFunctionObjArgs(on_miss, compiled != NULL ? compiled : Py_None, function,
                                               code, locals, cells, frame->globals, NULL);
     end_ours(state);
+    hook_put_back(other);
     Py_XDECREF(hook_swap(previous));
     Py_XDECREF(locals);
     Py_XDECREF(cells);

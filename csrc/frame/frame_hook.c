@@ -76,6 +76,25 @@ bool hook_pause(bool paused)
     return previous;
 }
 
+/* Threads that run meanwhile below the other evaluator just run uncompiled. */
+_PyFrameEvalFunction hook_set_other_aside(void)
+{
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    if (current == evaluate || current == _PyEval_EvalFrameDefault)
+        return NULL;
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, _PyEval_EvalFrameDefault);
+    return current;
+}
+
+void hook_put_back(_PyFrameEvalFunction other)
+{
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    if (other != NULL &&
+        _PyInterpreterState_GetEvalFrameFunc(interpreter) == _PyEval_EvalFrameDefault)
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, other);
+}
+
 bool hook_forced_eager(void)
 {
     return thread_hook.forced_eager;

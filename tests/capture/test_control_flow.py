@@ -138,3 +138,24 @@ def test_functions_that_torch_compiled_are_inlined(tmp_path):
     file.write_text(COMPILED_BY_TORCH)
     subprocess.run([sys.executable, "-W", "ignore", str(file)], check=True, timeout=200,
                    env={**os.environ, "PYTHONPATH": ROOT})
+
+
+COMPILED_TWICE = """
+import torch, weft
+
+weft.config.suppress_errors = False
+x = torch.ones(2, 3)
+inner = weft.compile(lambda x: x.sin() * 2, backend="eager")
+outer = torch.compile(inner, backend="eager")
+for n in (2, 3, 4):
+    torch.testing.assert_close(outer(torch.ones(n)), torch.ones(n).sin() * 2)
+assert weft.stats()["fallbacks"] == 0
+"""
+
+
+def test_torch_compile_of_a_compiled_function(tmp_path):
+    """Its frame hook compiled weft's own frames, which failed."""
+    file = tmp_path / "twice.py"
+    file.write_text(COMPILED_TWICE)
+    subprocess.run([sys.executable, "-W", "ignore", str(file)], check=True, timeout=200,
+                   env={**os.environ, "PYTHONPATH": ROOT})
