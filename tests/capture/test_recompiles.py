@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -215,3 +216,42 @@ def test_the_length_of_a_cache_was_compiled_for_each_number() -> None:
         assert (float(total), length) == (2.0 * (n - 1) + n, n)
         assert type(length) is int
     assert weft.stats()["graphs"] <= 3
+
+
+def test_the_truth_of_a_cache_was_compiled_for_each_length() -> None:
+    class Cache:
+        seen = 0
+
+        def __len__(self) -> int:
+            return self.seen
+
+    cache = Cache()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if cache:
+            x = x + 1
+        cache.seen += x.size(0)
+        return x
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    for n in range(6):
+        assert compiled(torch.ones(2)).tolist() == [1.0 + (n > 0)] * 2
+    assert weft.stats()["graphs"] <= 3
+
+
+def test_a_dataclass_that_the_caller_made_was_compiled_at_each_call() -> None:
+    """Its fields share `_field_type`: one was compared before the other was read."""
+    @dataclass
+    class Output:
+        loss: torch.Tensor
+        logits: torch.Tensor
+
+    def f(x: torch.Tensor) -> list[str]:
+        return [field.name for field in fields(Output(x, x))]
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(3):
+        assert compiled(torch.ones(2)) == ["loss", "logits"]
+    assert weft.stats()["cache_entries"] == 1

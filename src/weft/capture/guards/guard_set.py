@@ -240,10 +240,10 @@ class GuardSet:
 
         `modes` is PyTorch's global state when the frame was entered.
         """
-        self._attach_same()
         self._outside_forward_ad()
         self._attach_functions()
         self._release_fixed()
+        self._attach_same()  # last: the others change the order of the walk
         nodes = tuple(n for n in map(_lower, self.tree.roots()) if n is not None)
         given = () if modes is None else (modes,)
         state = ("global_state", *given, len(self.all))

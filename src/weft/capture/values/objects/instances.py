@@ -401,7 +401,7 @@ class ObjectValue(SymbolicValue):
                 raise tx.error(TypeError, f"__bool__ should return bool, returned {kind}")
             return answer.truth(tx)
         if self._defined(tx, "__len__") is not MISSING:
-            return self.length(tx) != 0
+            return self.rows(tx).truth(tx)
         return True
 
     def rows(self, tx: Interpreter) -> SymbolicValue:
