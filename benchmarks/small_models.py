@@ -16,13 +16,17 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 from unittest import mock
 
 import torch
 from torch.utils._pytree import tree_map_only
+
+from benchmarks.model_inputs import FIRST, Inputs, Sizes, candidates
 
 LARGEST_MODEL: Final = 120_000_000
 """Parameters above which a config counts as not shrunk (it would take too long to run)."""
@@ -59,25 +63,12 @@ UNSCALED: Final = (
 """Parts of the names of what is divided by `_scale_all`, and of what is not."""
 
 
+NEEDED: Final = {"num_experts_per_tok": 2}
+"""What defaults to None although no model can do without it."""
+
+
 class NotBuildable(Exception):
     """No small configuration of this type could be built and run in eager."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large the inputs of a call are."""
-
-    batch: int = 2
-    length: int = 16
-    """Tokens; sounds are 250 samples a token."""
-    larger: int = 0
-    """Pixels to add to each side of an image, in steps of 32 (what most models divide by)."""
-
-    def __str__(self) -> str:
-        return f"{self.batch}x{self.length}" + f"+{32 * self.larger}" * bool(self.larger)
-
-
-FIRST: Final = Sizes()
 
 
 @dataclass
@@ -114,15 +105,18 @@ def model_types() -> list[str]:
 def build(name: str, *, seed: int = 0) -> Case:
     """A small model of type `name` that runs in eager, or NotBuildable."""
     reasons = []
-    for shrink in (_shrink_all, _scale_all, _shrink_depth_and_vocabulary, _shrink_depth):
-        try:
-            return _attempt(name, shrink, seed)
-        except Exception as error:  # any config combination may be invalid: try the next
-            reasons.append(f"{shrink.__name__}: {type(error).__name__}: {str(error)[:200]}")
+    for shrink in SHRINKS:
+        for finish in (lambda config: config, _made_again):
+            try:
+                return _attempt(name, shrink, finish, seed)
+            except Exception as error:  # any config combination may be invalid: try the next
+                reasons.append(f"{shrink.__name__}: {type(error).__name__}: {str(error)[:200]}")
     raise NotBuildable("; ".join(reasons))
 
 
-def _attempt(name: str, shrink: Callable[[Any], None], seed: int) -> Case:
+def _attempt(
+    name: str, shrink: Callable[[Any], None], finish: Callable[[Any], Any], seed: int
+) -> Case:
     from transformers import AutoConfig, AutoModel
 
     torch.manual_seed(seed)
@@ -131,6 +125,7 @@ def _attempt(name: str, shrink: Callable[[Any], None], seed: int) -> Case:
         config = AutoConfig.for_model(name)
         for one in _configs(config):
             shrink(one)
+        config = finish(config)
         _make_consistent(list(_configs(config)))
         with torch.device("meta"):
             count = sum(p.numel() for p in AutoModel.from_config(config).parameters())
@@ -138,19 +133,18 @@ def _attempt(name: str, shrink: Callable[[Any], None], seed: int) -> Case:
             raise NotBuildable(f"{count} parameters")
         model = AutoModel.from_config(config).eval()
     errors = []
-    for index, kwargs in enumerate(_candidates(model, config, FIRST)):
+    for index, kwargs in enumerate(candidates(model, config, FIRST)):
+        if kwargs is None:
+            continue
         try:
             with torch.no_grad():
                 model(**kwargs)
             mend = _mended(model, kwargs)
             return Case(name, model, mend(kwargs),
-                        lambda n, i=index, mend=mend: mend(_candidates(model, config, n)[i]))
+                        lambda n, i=index, mend=mend: mend(_nth(candidates(model, config, n), i)))
         except Exception as error:  # not the inputs that this model wants
             errors.append(f"{sorted(kwargs)}: {str(error)[:100]}")
-    raise NotBuildable(" | ".join(errors[:3]))
-
-
-Inputs = dict[str, Any]
+    raise NotBuildable(" | ".join(errors[:4]))
 
 
 def _mended(model: torch.nn.Module, kwargs: Inputs) -> Callable[[Inputs], Inputs]:
@@ -181,11 +175,30 @@ def _answers_alike(model: torch.nn.Module, kwargs: Inputs) -> bool:
             return False
 
 
+def _nth(choices: Iterable[Inputs | None], index: int) -> Inputs:
+    found = next(islice(choices, index, None))
+    if found is None:
+        raise ValueError("no such inputs of that size")
+    return found
+
+
 def _configs(config: Any) -> Iterator[Any]:
     yield config
     for value in list(vars(config).values()):
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             yield from _configs(value)
+
+
+def _made_again(config: Any) -> Any:
+    """The config made from its own values, so that those that it derives fit the shrunk ones."""
+    values = {}
+    for name, parameter in inspect.signature(type(config).__init__).parameters.items():
+        value = vars(config).get(name)
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            values[name] = _made_again(value)
+        elif value is not None and (name in NEEDED or parameter.default not in (None, parameter.empty)):
+            values[name] = value
+    return type(config)(**values)
 
 
 def _make_consistent(configs: list[Any]) -> None:
@@ -194,39 +207,55 @@ def _make_consistent(configs: list[Any]) -> None:
     text = next((getattr(c, "text_config", None) for c in configs), None)
     words = getattr(text, "hidden_size", None)
     limits = [c.vocab_size for c in configs if isinstance(getattr(c, "vocab_size", None), int)]
+    positions = [8, 12, 12] if any(hasattr(c, "spatial_merge_size") for c in configs) else None
     for config in configs:
         if limits:
             _clamp_token_ids(config, min(limits))
         if isinstance(words, int) and isinstance(getattr(config, "out_hidden_size", None), int):
             config.out_hidden_size = words
         rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-        sections = rope.get("mrope_section") if isinstance(rope, dict) else None
-        half = _head_size(config) // 2
+        default = None if hasattr(config, "spatial_merge_size") else positions
+        sections = rope.get("mrope_section", default) if isinstance(rope, dict) else None
+        half = _rotated(config, rope) // 2
         if isinstance(sections, list) and half >= len(sections) and sum(sections) != half:
             parts = [max(1, n * half // sum(sections)) for n in sections]
             rope["mrope_section"] = [half - sum(parts[1:]), *parts[1:]]
 
 
+def _rotated(config: Any, rope: Any) -> int:
+    """How much of an attention head is rotated."""
+    share = rope.get("partial_rotary_factor", 1.0) if isinstance(rope, dict) else 1.0
+    return int(_head_size(config) * share)
+
+
 def _head_size(config: Any) -> int:
-    size, heads = getattr(config, "head_dim", None), getattr(config, "num_attention_heads", None)
-    width = getattr(config, "hidden_size", None)
+    size, heads = _value(config, "head_dim"), _value(config, "num_attention_heads")
+    width = _value(config, "hidden_size")
     if isinstance(size, int):
         return size
     return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else 0
 
 
+def _value(config: Any, name: str) -> Any:
+    """A value of the config; None where it has none, or one for each layer."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return None
+
+
 def _set(config: Any, names: tuple[str, ...], value: int) -> None:
     for name in names:
-        current = getattr(config, name, None)
+        current = _value(config, name)
         if isinstance(current, int) and not isinstance(current, bool) and current > value:
-            setattr(config, name, value)
+            with suppress(NotImplementedError):  # a config may refuse that one of its names be set
+                setattr(config, name, value)
 
 
 def _shrink_depth(config: Any) -> None:
     for name in LAYERS:
-        if isinstance(getattr(config, name, None), int):
-            _set(config, (name,), 2)
-    types = getattr(config, "layer_types", None)
+        _set(config, (name,), 2)
+    types = _value(config, "layer_types")
     if isinstance(types, list) and len(types) > 2:
         config.layer_types = types[:2] if len(set(types)) == 1 else [*dict.fromkeys(types)][:2]
         if len(config.layer_types) < 2:
@@ -238,20 +267,31 @@ def _shrink_depth(config: Any) -> None:
 
 def _shrink_depth_and_vocabulary(config: Any) -> None:
     _shrink_depth(config)
-    _set(config, ("vocab_size",), 512)
-    _set(config, ("image_size",), 64) if isinstance(
-        getattr(config, "image_size", None), int
-    ) else None
+    _shrink_vocabulary(config)
+
+
+def _shrink_vocabulary(config: Any) -> None:
+    _set(config, tuple(name for name in vars(config) if "vocab" in name), 512)
+    _set(config, ("image_size",), 64)
 
 
 def _shrink_all(config: Any) -> None:
-    _shrink_depth_and_vocabulary(config)
+    _shrink_depth(config)
+    _shrink_widths(config)
+
+
+def _shrink_widths(config: Any) -> None:
+    """All but the depth: for models that need a layer of each of their kinds."""
+    _shrink_vocabulary(config)
     _set(config, HEADS, 4)
     _set(config, WIDTHS, 64)
     _set(config, FEED_FORWARD, 128)
     _set(config, ("head_dim", "attention_head_size", "kv_channels", "d_kv"), 16)
     _set(config, ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4)
     _set(config, ("num_experts_per_tok", "moe_topk", "n_group", "topk_group"), 2)
+    for name, value in NEEDED.items():
+        if name in vars(config) and _value(config, name) is None:
+            setattr(config, name, value)
     _set(config, ("max_position_embeddings", "n_positions", "max_source_positions"), 128)
     _set(config, ("num_queries",), 20)
     for name in ("hidden_sizes", "embed_dims", "encoder_hidden_sizes"):
@@ -280,6 +320,10 @@ def _scaled(value: Any) -> Any:
     return None
 
 
+SHRINKS: Final = (_shrink_all, _scale_all, _shrink_widths, _shrink_depth_and_vocabulary, _shrink_depth)
+"""What is tried, one after another, until a model builds."""
+
+
 def _clamp_token_ids(config: Any, limit: int | None = None) -> None:
     limit = getattr(config, "vocab_size", None) if limit is None else limit
     if not isinstance(limit, int):
@@ -287,121 +331,6 @@ def _clamp_token_ids(config: Any, limit: int | None = None) -> None:
     for name, value in list(vars(config).items()):
         if name.endswith(("token_id", "token_index")) and isinstance(value, int) and value >= limit:
             setattr(config, name, limit - 1 - (len(name) % 16))
-
-
-def _candidates(model: torch.nn.Module, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
-    """Arguments that a call may want, most likely first; of the same kinds for all sizes."""
-    some = list(_inputs(model, config, sizes))
-    return some + [full for one in some if (full := _completed(model, one)) is not None]
-
-
-def _inputs(model: torch.nn.Module, config: Any, sizes: Sizes) -> Iterator[dict[str, Any]]:
-    parameters = set(inspect.signature(model.forward).parameters)
-    vocabulary = getattr(config, "vocab_size", None) or getattr(
-        getattr(config, "text_config", None), "vocab_size", 256
-    )
-    tokens = torch.randint(5, max(6, min(int(vocabulary), 256)), (sizes.batch, sizes.length))
-    text = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
-    text = {k: v for k, v in text.items() if k in parameters}
-    seq2seq = {**text, "decoder_input_ids": tokens} if "decoder_input_ids" in parameters else None
-    size, channels = _image_shape(config)
-    size += 32 * sizes.larger
-    images = {"pixel_values": torch.randn(sizes.batch, channels, size, size)}
-    yield from _gridded(model, parameters, config, vocabulary, sizes)
-    if "pixel_values" in parameters and "input_ids" not in parameters:
-        yield images
-    if seq2seq and "input_ids" in parameters:
-        yield seq2seq
-    if text and "pixel_values" in parameters and "input_ids" in parameters:
-        yield {**text, **images}
-    if "input_ids" in parameters:
-        yield text
-    if "pixel_values" in parameters:
-        yield images
-        yield {"pixel_values": torch.randn(sizes.batch, 4, channels, size, size)}
-    if "input_values" in parameters:
-        samples = 250 * sizes.length
-        yield {"input_values": torch.randn(sizes.batch, samples)}
-        yield {"input_values": torch.randn(sizes.batch, 1, samples)}
-    if "input_features" in parameters:
-        yield from _audio(parameters, config, tokens, sizes)
-    if "past_values" in parameters:
-        length = getattr(config, "context_length", 32)
-        series = (sizes.batch, length, getattr(config, "num_input_channels", 1))
-        yield {"past_values": torch.randn(series)}
-        yield {"past_values": torch.randn(series[:2])}
-
-
-def _gridded(
-    model: torch.nn.Module, parameters: set[str], config: Any, vocabulary: int, sizes: Sizes
-) -> Iterator[dict[str, Any]]:
-    """Images as lists of patches with their grids (the Qwen-VL family and others)."""
-    grid = next((g for g in ("grid_thw", "image_grid_thw") if g in parameters), None)
-    if grid is None:
-        return
-    vision = getattr(config, "vision_config", config)
-    merge = int(getattr(vision, "spatial_merge_size", 0) or getattr(vision, "merge_size", 0) or 2)
-    patch = int(getattr(vision, "patch_size", 14))
-    frames = int(getattr(vision, "temporal_patch_size", 1) or 1)
-    channels = int(getattr(vision, "num_channels", 0) or getattr(vision, "in_channels", 0) or 3)
-    wide = 2 + sizes.batch
-    grids = torch.tensor([[1, 2 * merge, 2 * merge], [1, 2 * merge, wide * merge]])
-    if "input_ids" in parameters:
-        grids = grids[1:]
-    count = int(grids.prod(1).sum())
-    first = next(iter(inspect.signature(model.forward).parameters))
-    where = "pixel_values" if "pixel_values" in parameters else first
-    for shape in ((count, channels * frames * patch * patch), (count, channels, patch, patch)):
-        images = {where: torch.randn(shape), grid: grids}
-        if "input_ids" not in parameters:
-            yield images
-            continue
-        token = getattr(config, "image_token_id", None)
-        if not isinstance(token, int):
-            return
-        ids = torch.randint(5, max(6, min(int(vocabulary), 200)), (1, sizes.length - 8))
-        marks = torch.full((1, count // merge**2), token)
-        ids = torch.cat([ids[:, :4], marks, ids[:, 4:]], 1)
-        both = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images}
-        kinds = (ids == token).long()
-        if "mm_token_type_ids" in parameters:
-            yield {**both, "mm_token_type_ids": kinds}
-        yield both
-
-
-def _completed(model: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The inputs with required arguments that follow from them; None if there is none."""
-    named = inspect.signature(model.forward).parameters
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in kwargs
-               and p.kind is p.POSITIONAL_OR_KEYWORD]
-    made: dict[str, Any] = {}
-    for name in missing:
-        pattern = name.removeprefix("prompt_").removeprefix("decoder_").removesuffix("_mask")
-        like = kwargs.get(pattern)
-        if like is None:
-            continue
-        whole = not name.endswith("_mask") or like.dim() < 3
-        made[name] = like.clone() if not name.endswith("_mask") else torch.ones(
-            like.shape if whole else like.shape[:1] + like.shape[-1:], dtype=torch.long)
-    return {**kwargs, **made} if made else None
-
-
-def _image_shape(config: Any) -> tuple[int, int]:
-    vision = getattr(config, "vision_config", config)
-    size = getattr(vision, "image_size", 64)
-    size = size if isinstance(size, int) else 64
-    return size, int(getattr(vision, "num_channels", 3) or 3)
-
-
-def _audio(
-    parameters: set[str], config: Any, tokens: torch.Tensor, sizes: Sizes
-) -> Iterator[dict[str, Any]]:
-    mel = getattr(config, "num_mel_bins", None) or getattr(config, "input_dim", 80)
-    extra = {"decoder_input_ids": tokens} if "decoder_input_ids" in parameters else {}
-    longest = int(getattr(config, "max_source_positions", 64) or 64)
-    frames = 2 * longest * sizes.length // FIRST.length
-    yield {"input_features": torch.randn(sizes.batch, int(mel), frames), **extra}
-    yield {"input_features": torch.randn(sizes.batch, frames, int(mel)), **extra}
 
 
 def same(left: Any, right: Any, tolerance: float = 1e-4) -> bool:

@@ -7,7 +7,7 @@
     python -m benchmarks.transformers_sweep --train --backend inductor      # two training steps
     python -m benchmarks.transformers_sweep --backend inductor --device cuda --jobs 15
 
-Each type runs in a worker process with a time limit; a crash or time-out is a row like any other.
+Each type runs in a worker process with a limit of processor time; a crash or time-out is a row like any other.
 The table lists: right (equal to eager at two calls), graphs, breaks, and the first reason of a
 break. With --dynamic also the two other sizes (batch x length, + pixels of an image's side) with
 the recompiles that each took; a size that the model refuses in eager is left out.
@@ -31,7 +31,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.small_models import Case, NotBuildable, Sizes, build, model_types, on_device
+from benchmarks.model_inputs import Sizes
+from benchmarks.small_models import Case, NotBuildable, build, model_types, on_device
 from benchmarks.verdicts import WRONG, raises_itself, seeded, verdict
 
 SECONDS_PER_TYPE: Final = 120
@@ -223,12 +224,17 @@ def worker(arguments: argparse.Namespace) -> None:
     def out_of_time(*_: object) -> None:
         os._exit(124)
 
-    signal.signal(signal.SIGALRM, out_of_time)
+    signal.signal(signal.SIGPROF, out_of_time)
     for name in arguments.only.split(","):
-        signal.alarm(SECONDS_PER_TYPE)
+        _limit(SECONDS_PER_TYPE)
         row = {"name": name, **examine(name, arguments)}
-        signal.alarm(0)
+        _limit(0)
         print(RESULT + json.dumps(row), flush=True)
+
+
+def _limit(seconds: int) -> None:
+    """End the worker after so much processor time (other programs' load does not count)."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -246,7 +252,7 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         expected = {"first": seeded(case.model, case.kwargs)}
         if arguments.dynamic:
             _other_calls(case, calls, expected)
-        signal.alarm(SECONDS_PER_TYPE)  # for the compiler: eager may take minutes of large images
+        _limit(SECONDS_PER_TYPE)  # for the compiler: eager may take minutes of large images
         try:
             count = _count_peer if arguments.peer else _count_weft
             results, row = count(case, calls, arguments)
