@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import weft
 from tests.capture.harness import check
@@ -70,3 +71,78 @@ def test_text_of_an_operator_is_not_its_repr() -> None:
         return x + 1, str(op), f"{op}", repr(op), "%s" % torch.ops.aten.sin, str(len)
 
     check(f, (torch.ones(2),), graphs=1)
+
+
+def _checked(holds: Any, message: str) -> None:
+    if not isinstance(holds, bool):
+        return  # what a library does with tensors while it is being compiled
+    raise ValueError(message)
+
+
+def test_messages_of_tensors_that_nobody_reads_do_not_end_the_graph() -> None:
+    def f(x: Any) -> Any:
+        y = x.square()
+        _checked((y >= 0).all(), f"negative: {y}, {y.min():.3f}" + " of %s" % x)
+        try:
+            raise ValueError(str(y.sum()))
+        except ValueError:
+            y = y + 1
+        return y * 2
+
+    check(f, (torch.randn(3),), (torch.randn(3, requires_grad=True),), breaks=0)
+
+
+def test_texts_of_tensors_tell_the_data_of_the_moment_when_they_were_written() -> None:
+    def f(x: Any) -> Any:
+        found = {"repr": repr(x), "texts": []}
+        y = x + 1
+        for n in range(3):
+            found["texts"].append(f"step {n}: {y.sum():.1f} " + "{!r}".format(y[:1]))  # noqa: UP032
+            y.mul_(2)
+            x.add_(1)
+        return y, found, "%s %r" % (x, y)
+
+    check(f, (torch.arange(3.0),), (torch.ones(3),), breaks=0)
+
+
+def test_a_text_of_a_tensor_that_is_read_ends_the_graph_where_it_was_written() -> None:
+    def f(x: Any) -> Any:
+        text = f"{x.sum()}"
+        y = x + 1
+        return y * 2 if "6" in text else y * 3
+
+    check(f, (torch.full((3,), 2.0),), (torch.zeros(3),), breaks=None)
+    assert weft.stats()["graph_breaks"] > 0
+
+
+def test_numbers_in_texts_do_not_tell_where_gradients_come_from() -> None:
+    def f(x: Any) -> Any:
+        loss = x.square().sum()
+        print(f"loss {loss:.3f}", f"{loss}")
+        return loss * 2
+
+    check(f, *[(torch.full((3,), float(n), requires_grad=True),) for n in range(6)], breaks=1)
+    assert weft.stats()["recompiles"] == 0
+
+
+def test_texts_of_tensors_with_gradients_tell_where_these_come_from() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        return y.sum(), str(x), "grad_fn=" in repr(y)
+
+    check(f, (torch.ones(3, requires_grad=True),), breaks=None)
+
+
+def test_texts_written_in_functions_of_operators_do_not_leave_them() -> None:
+    texts: list[str] = []
+
+    def inner(x: Any) -> Any:
+        _checked(x > 0, f"{x} {x.sum():.2f}")
+        texts.append(f"{x.sum():.3f}")
+        return x.sin()
+
+    def f(x: Any) -> Any:
+        y = torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
+        return y.sum(), texts[-1]
+
+    check(f, (torch.ones(3),), breaks=None)

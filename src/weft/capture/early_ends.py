@@ -28,6 +28,8 @@ class EarlyEnds:
         """Tensors made inside on which `retain_grad` was called, and the steps that did."""
         self.copied_views: list[Any] = []
         """Arrays that share memory with others in NumPy only (`values/tensors/copied_views`)."""
+        self.shown_texts: list[Restart] = []
+        """The restarts that end the graph before texts of data, which the replacement shows."""
         self._generators: list[tuple[Any, int]] = []
         """Generators, and the steps that made them."""
         self._inference_starts: list[Restart] = []
@@ -59,6 +61,8 @@ class EarlyEnds:
 
     def restart(self, tx: Interpreter, emit: Emitter) -> Restart | None:
         """The restart that ends the graph earlier, or None if it can stay as it is."""
+        if self.shown_texts:
+            return min(self.shown_texts, key=lambda restart: restart.step)
         left = self._left_generator(emit)
         if left is not None:
             return Restart(left, tx.graph_break(

@@ -408,6 +408,8 @@ def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         method = args[0].special(tx, "__repr__")
         if isinstance(method, BoundMethodValue) and _is_known(method):
             return checked_text(tx, "__repr__", method.call(tx, [], {}))
+    if isinstance(args[0], TensorValue):
+        return args[0].text(tx, repr)
     return _text_of_named(tx, args[0]) or _container_text(tx, args[0])
 
 
@@ -509,10 +511,7 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
     if (plain or formatter is type_lookup(object, "__format__")) and python_object(tx, spec) == "":
         return tx.call(tx.wrap_fixed(str, "str"), [value])
     if isinstance(value, TensorValue):
-        data = value.known_data(tx)
-        if data is None:
-            raise graph_break("data-dependent-value", f"formatting {value!r}", value.proxy(tx))
-        return constant(evaluate(tx, lambda: format(data, spec.constant())))
+        return value.text(tx, format, spec.constant())
     raise graph_break("unknown-operation", f"formatting {value!r}")
 
 

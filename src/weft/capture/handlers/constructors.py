@@ -285,7 +285,9 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
                 return method.call(tx, [], {})
     if isinstance(value, BuiltinValue):  # guarded by identity
         return constant(str(value.real()))
-    if isinstance(value, (ObjectValue, TensorValue)):
+    if isinstance(value, TensorValue):
+        return value.text(tx, str)
+    if isinstance(value, ObjectValue):
         raise graph_break("unknown-operation", f"str of {value!r}")
     return tx.call(tx.wrap_fixed(repr, "repr"), [value])
 

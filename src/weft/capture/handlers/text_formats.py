@@ -20,6 +20,7 @@ from weft.capture.values.constant import PYTHON_FORMS, constant, evaluate, pytho
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.numbers.symbolic_texts import TextValue, WrittenPart, join_texts
 from weft.capture.values.objects.functions import rule
+from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -64,6 +65,8 @@ def _written_by(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return TextValue(tx, (WrittenPart(texts.written_by, value, (directive,)),))
     if isinstance(value, TextValue) and directive == "%s":
         return value
+    if isinstance(value, TensorValue) and directive in ("%s", "%r"):
+        return value.text(tx, str if directive == "%s" else repr)
     if not value.is_constant:
         raise graph_break("unknown-operation", f"{directive} of {value!r}")
     return constant(evaluate(tx, lambda: directive % (value.constant(),)))

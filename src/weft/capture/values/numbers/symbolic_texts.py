@@ -6,6 +6,8 @@ in it::
 
     name = f"{x.shape[0]} rows"     # no guard; replacement: `c0_format(v[3], '') + ' rows'`
     table[name]                     # a guard: x.shape[0] == 8
+
+The same holds for texts of tensors: they end the graph only where somebody reads them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
+from weft.capture.breaks import GraphBreak, Restart
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, evaluate, python_object
 from weft.capture.values.containers.sequences import SizeValue, TupleValue
@@ -51,6 +54,33 @@ class WrittenPart:
     def rebuild(self, emit: Emitter) -> str:
         arguments = ", ".join([emit.value(self.value), *map(repr, self.more)])
         return f"{emit.constant(self.function)}({arguments})"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DataPart:
+    """What a tensor's data decide: where the text is read, the graph ends before the step that
+    wrote it. A message of a check that holds is never read."""
+
+    step: int
+    reason: GraphBreak
+    copied: WrittenPart | None
+    """The text of a copy of the tensor, if the replacement can write that."""
+
+    def text(self, tx: Interpreter) -> str:
+        raise Restart(self.step, self.reason)
+
+    def rebuild(self, emit: Emitter) -> str:
+        if self.copied is not None:
+            return self.copied.rebuild(emit)
+        emit.tx.early_ends.shown_texts.append(Restart(self.step, self.reason))
+        return "''"
+
+
+def text_of_data(tx: Interpreter, reason: GraphBreak, copied: WrittenPart | None) -> TextValue:
+    """A text that the current instruction makes of a tensor's data; `reason`: why it is unknown."""
+    reason.stack = tx.stack()
+    return TextValue(tx, (DataPart(tx.breaking_step(), reason, copied),))
 
 
 @final
@@ -120,7 +150,7 @@ class TextValue(SymbolicValue):
         return emit.bind(self, " + ".join(texts))
 
     def __repr__(self) -> str:
-        return "a text with sizes"
+        return "a text with sizes or data"
 
 
 def format_symbolic(tx: Interpreter, function: Callable[..., str], value: SymbolicValue, *more: str
@@ -132,7 +162,7 @@ def format_symbolic(tx: Interpreter, function: Callable[..., str], value: Symbol
     if isinstance(value, TextValue) and function is not repr and not any(more):
         return value
     holds = _holds_numbers(tx, value) or (isinstance(value, TextValue) and function is format)
-    if not holds or not all(_fits(value, format) for format in more):
+    if not holds or not all(fits(value.python_type(), format) for format in more):
         return None
     return TextValue(tx, (WrittenPart(function, value, more),))
 
@@ -140,12 +170,12 @@ def format_symbolic(tx: Interpreter, function: Callable[..., str], value: Symbol
 _FORMAT: Final = re.compile(r"[<>=^]?[-+ ]?0?\d*[,_]?(\.\d+)?[bdeEfFgGoxX%]?")
 
 
-def _fits(value: SymbolicValue, format_spec: str) -> bool:
+def fits(kind: type, format_spec: str) -> bool:
     """Whether the format works for all values of that type."""
     if not format_spec:
         return True
     try:
-        format(value.python_type()(1), format_spec)
+        format(kind(1), format_spec)
     except (TypeError, ValueError):
         return False
     return _FORMAT.fullmatch(format_spec) is not None

@@ -49,6 +49,7 @@ from weft.capture.values.declared import Declared
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.data_numbers import note_checks, note_symbols
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue, number_node
+from weft.capture.values.numbers.symbolic_texts import WrittenPart, fits, text_of_data
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.input_tests import outcome
 from weft.capture.values.tensors.known_data import known
@@ -159,6 +160,30 @@ class TensorValue(SymbolicValue):
         None."""
         found = number(tx, self.proxy(tx))
         return None if found is None else tx.wrap_new(found)
+
+    def text(self, tx: Interpreter, function: Callable[..., str], *more: str) -> SymbolicValue:
+        """`function(self, *more)`, which is `str`, `repr` or `format`."""
+        data = self.known_data(tx)
+        if data is not None:
+            return constant(evaluate(tx, lambda: function(data, *more)))
+        reason = graph_break("data-dependent-value", f"formatting {self!r}", self.proxy(tx))
+        known = self.python_type() in (torch.Tensor, torch.nn.Parameter)
+        kind = float if self.example.is_floating_point() and not self.example.dim() else str
+        fitting = known and all(fits(kind, spec) for spec in more)
+        if not fitting or tx.state.levels_changed():  # (transforms refuse to read data)
+            raise reason
+        number = function is format and not self.example.dim()
+        written = None
+        escapes = getattr(tx.builder, "outer", None) is None
+        if escapes and (number or self._prints_as_copy()):
+            plain = self.method(tx, "detach", [], {}) if number else self
+            copied = run(tx, "call_function", torch.clone, [plain], {})
+            written = WrittenPart(function, copied, more)
+        return text_of_data(tx, reason, written)
+
+    def _prints_as_copy(self) -> bool:
+        """Whether a copy has the same text, when the graph has run."""
+        return self.python_type() is torch.Tensor and not self.example.requires_grad
 
     # -- metadata ---------------------------------------------------------------------------------
 
