@@ -65,7 +65,7 @@ def _inputs(
     images = list(_images(parameters, config, sizes))
     sounds = list(_sounds(parameters, model, config, sizes))
     yield from _gridded(model, parameters, config, sizes)
-    if "pixel_values" in parameters and "input_ids" not in parameters:
+    if "input_ids" not in parameters:
         yield from images
     if "decoder_input_ids" in parameters and "input_ids" in parameters:
         yield {**text, "decoder_input_ids": text["input_ids"]}
@@ -101,13 +101,14 @@ def _decoder(parameters: set[str], config: Any, sizes: Sizes) -> Inputs:
 
 def _images(parameters: set[str], config: Any, sizes: Sizes) -> Iterator[Inputs]:
     """An image each, then several of each row of the batch (tiles, frames, pairs)."""
-    if "pixel_values" not in parameters:
+    name = next((n for n in ("pixel_values", "pixel_values_videos") if n in parameters), None)
+    if name is None:
         return
     height, width, channels = _image_shape(config)
     shape = (channels, height + 32 * sizes.larger, width + 32 * sizes.larger)
-    yield {"pixel_values": torch.randn(sizes.batch, *shape)}
+    yield {name: torch.randn(sizes.batch, *shape)}
     for count in (4, 2):
-        several = {"pixel_values": torch.randn(sizes.batch, count, *shape)}
+        several: Inputs = {name: torch.randn(sizes.batch, count, *shape)}
         if "image_sizes" in parameters:
             several["image_sizes"] = torch.tensor([shape[1:]] * sizes.batch)
         yield several

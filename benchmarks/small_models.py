@@ -63,8 +63,9 @@ UNSCALED: Final = (
 """Parts of the names of what is divided by `_scale_all`, and of what is not."""
 
 
-NEEDED: Final = {"num_experts_per_tok": 2}
-"""What defaults to None although no model can do without it."""
+NEEDED: Final = {"num_experts_per_tok": 2, "vocab_size": 512, "head_dim": 16, "num_key_value_heads": 4,
+                 "pad_token_id": 1, "mask_token_id": 2}
+"""What defaults to None although some models cannot do without it."""
 
 
 class NotBuildable(Exception):
@@ -106,7 +107,7 @@ def build(name: str, *, seed: int = 0) -> Case:
     """A small model of type `name` that runs in eager, or NotBuildable."""
     reasons = []
     for shrink in SHRINKS:
-        for finish in (lambda config: config, _made_again):
+        for finish in (lambda config: config, _made_again, _filled):
             try:
                 return _attempt(name, shrink, finish, seed)
             except Exception as error:  # any config combination may be invalid: try the next
@@ -196,9 +197,22 @@ def _made_again(config: Any) -> Any:
         value = vars(config).get(name)
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             values[name] = _made_again(value)
-        elif value is not None and (name in NEEDED or parameter.default not in (None, parameter.empty)):
+        elif value is not None and parameter.default not in (None, parameter.empty):
             values[name] = value
     return type(config)(**values)
+
+
+def _filled(config: Any) -> Any:
+    """The config made again, with what it lacks; rotary positions of images, of three parts, too."""
+    config = _made_again(config)
+    for one in _configs(config):
+        for name, value in NEEDED.items():
+            if name in vars(one) and _value(one, name) is None:
+                setattr(one, name, value)
+        rope = _value(one, "rope_parameters")
+        if isinstance(rope, dict) and "rope_type" in rope:
+            rope.setdefault("mrope_section", [8, 12, 12])
+    return config
 
 
 def _make_consistent(configs: list[Any]) -> None:
@@ -207,15 +221,13 @@ def _make_consistent(configs: list[Any]) -> None:
     text = next((getattr(c, "text_config", None) for c in configs), None)
     words = getattr(text, "hidden_size", None)
     limits = [c.vocab_size for c in configs if isinstance(getattr(c, "vocab_size", None), int)]
-    positions = [8, 12, 12] if any(hasattr(c, "spatial_merge_size") for c in configs) else None
     for config in configs:
         if limits:
             _clamp_token_ids(config, min(limits))
         if isinstance(words, int) and isinstance(getattr(config, "out_hidden_size", None), int):
             config.out_hidden_size = words
-        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-        default = None if hasattr(config, "spatial_merge_size") else positions
-        sections = rope.get("mrope_section", default) if isinstance(rope, dict) else None
+        rope = _value(config, "rope_parameters") or _value(config, "rope_scaling")
+        sections = rope.get("mrope_section") if isinstance(rope, dict) else None
         half = _rotated(config, rope) // 2
         if isinstance(sections, list) and half >= len(sections) and sum(sections) != half:
             parts = [max(1, n * half // sum(sections)) for n in sections]
@@ -289,9 +301,6 @@ def _shrink_widths(config: Any) -> None:
     _set(config, ("head_dim", "attention_head_size", "kv_channels", "d_kv"), 16)
     _set(config, ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4)
     _set(config, ("num_experts_per_tok", "moe_topk", "n_group", "topk_group"), 2)
-    for name, value in NEEDED.items():
-        if name in vars(config) and _value(config, name) is None:
-            setattr(config, name, value)
     _set(config, ("max_position_embeddings", "n_positions", "max_source_positions"), 128)
     _set(config, ("num_queries",), 20)
     for name in ("hidden_sizes", "embed_dims", "encoder_hidden_sizes"):
