@@ -118,16 +118,12 @@ def build(name: str, *, seed: int = 0) -> Case:
 def _attempt(
     name: str, shrink: Callable[[Any], None], finish: Callable[[Any], Any], seed: int
 ) -> Case:
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoModel
 
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = AutoConfig.for_model(name)
-        for one in _configs(config):
-            shrink(one)
-        config = finish(config)
-        _make_consistent(list(_configs(config)))
+        config = shrunk_config(name, shrink, finish)
         with torch.device("meta"):
             count = sum(p.numel() for p in AutoModel.from_config(config).parameters())
         if count > LARGEST_MODEL:
@@ -327,6 +323,21 @@ def _scaled(value: Any) -> Any:
         fits = all(n >= 2 * FACTOR and n % FACTOR == 0 for n in value)
         return [n // FACTOR for n in value] if fits else None
     return None
+
+
+def shrunk_config(
+    name: str, shrink: Callable[[Any], None] = _shrink_all,
+    finish: Callable[[Any], Any] = lambda config: config,
+) -> Any:
+    """The default config of that type, made small."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(name)
+    for one in _configs(config):
+        shrink(one)
+    config = finish(config)
+    _make_consistent(list(_configs(config)))
+    return config
 
 
 SHRINKS: Final = (_shrink_all, _scale_all, _shrink_widths, _shrink_depth_and_vocabulary, _shrink_depth)
