@@ -32,6 +32,7 @@ from weft._torch import (
     should_allow_numbers_as_tensors,
 )
 from weft.shapes.fakes.data_dependent import RULES
+from weft.shapes.fakes.kernel_trials import refusal
 from weft.shapes.fakes.make_fake import make_fake, make_meta
 from weft.shapes.fakes.meta_corrections import corrected
 from weft.shapes.fakes.operator_rules import OPERATOR_RULES
@@ -88,6 +89,8 @@ class MemoFakeMode(FakeTensorMode):
         self.symbols: ShapeContext | None = None
         """Makes symbols for what depends on data; None: such operators raise."""
         self._memo = ResultMemo()
+        self.raises_refusals = False
+        """Whether what the CPU's kernels refuse raises; not where weft rewrites operators."""
         self._refuses_sizes = False
 
     def __torch_dispatch__(
@@ -134,20 +137,47 @@ class MemoFakeMode(FakeTensorMode):
         call = CallReader(self)
         key = call.key(func, args, kwargs or {})
         if key is None:
-            return self._by_pytorch(func, types, args, kwargs or {})
+            with self._accepting_all():
+                result = self._by_pytorch(func, types, args, kwargs or {})
+            self._is_refused(func, args, kwargs or {})
+            return result
         known = self._memo.find(key, call)
         if known is not MISSING:
             return known
         n_known_answers = self.n_known_answers()
+        with self._accepting_all():
+            result = self._computed(func, types, args, kwargs or {}, call)
+        refused = self._is_refused(func, args, kwargs or {})
+        if self.n_known_answers() == n_known_answers and not refused:
+            self._memo.store(key, call, result)
+        return result
+
+    def _computed(
+        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any],
+        call: CallReader,
+    ) -> Any:
         try:
-            result = self._compute(func, types, args, kwargs or {}, call)
+            return self._compute(func, types, args, kwargs, call)
         except (RuntimeError, TypeError) as error:
             if not call.symbolic or not _may_specialize(func, error):
                 raise
-            result = self._otherwise(func, types, args, kwargs or {}, call)
-        if self.n_known_answers() == n_known_answers:
-            self._memo.store(key, call, result)
-        return result
+            return self._otherwise(func, types, args, kwargs, call)
+
+    @contextmanager
+    def _accepting_all(self) -> Iterator[None]:
+        """While the operators that run are not the program's, but PyTorch's definitions of them."""
+        raised, self.raises_refusals = self.raises_refusals, False
+        try:
+            yield
+        finally:
+            self.raises_refusals = raised
+
+    def _is_refused(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a CPU's kernel raises what the meta kernel accepted; then this may raise, too."""
+        error = refusal(func, args, kwargs)
+        if error is not None and self.raises_refusals:
+            raise type(error)(*error.args)
+        return error is not None
 
     def _by_pytorch(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -207,7 +237,7 @@ class MemoFakeMode(FakeTensorMode):
         """
         if (function is torch.autograd.grad and self.symbols is not None and self.symbols.sources
                 and are_functorch_transforms_active()):
-            with self, python_kernels():
+            with self, python_kernels(), self._accepting_all():
                 return function(*args, **kwargs), True
         self._refuses_sizes = SymNode.refuses_ints = True
         try:
@@ -220,7 +250,7 @@ class MemoFakeMode(FakeTensorMode):
             self._refuses_sizes = SymNode.refuses_ints = False
         if self.symbols is not None:
             self.symbols.data.answers.clear()
-        with self, python_kernels():
+        with self, python_kernels(), self._accepting_all():
             return function(*args, **kwargs), True
 
     def _otherwise(

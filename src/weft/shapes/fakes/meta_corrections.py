@@ -114,6 +114,16 @@ def _check(func: OpOverload, args: Sequence[Any]) -> None:
             raise RuntimeError(f"index_add of {source.shape} to {x.shape}")
     if func._schema.is_mutable and torch.Tag.pointwise in func.tags:
         _check_cast(func, args)
+    if func in _PARAMETERS and args[0].device.type == "cpu":
+        _check_parameters(args, _PARAMETERS[func])
+
+
+def _check_parameters(args: Sequence[Any], positions: Sequence[int]) -> None:
+    """A norm's parameters and statistics have its input's type, or all float32 beside halves."""
+    given = {args[p].dtype for p in positions if p < len(args) and args[p] is not None}
+    x = args[0].dtype
+    if given - {x} and not (x in _HALF and given == {torch.float32}):
+        raise RuntimeError("mixed dtype (CPU): all inputs must share same datatype.")
 
 
 def _check_cast(func: OpOverload, args: Sequence[Any]) -> None:
