@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import weft
 from tests.codegen.compiling import check, compiled
 from weft._torch import tree_flatten
 from weft.codegen.cpp.plan import make_plan
@@ -191,3 +192,26 @@ def test_operands_of_a_stack_are_computed_at_their_own_points_only() -> None:
     branches = make_plan(artifact.kernels[0], 64).branches
     assert branches is not None and [part.stop for part in branches[1]] == [1, 2, 3]
     check(lambda x, y: torch.cat([x.exp(), y.log(), x[:2]]) * 2, x, y)
+
+
+@pytest.mark.parametrize("simd", ["", "avx2", "portable"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zeros_of_both_signs_keep_their_sign(dtype: torch.dtype, simd: str) -> None:
+    """Of equal numbers the second was taken: -0.0 became 0.0 in relu, clamp and max_pool."""
+    x = torch.tensor([-0.0, 0.0, 1.0, -1.0, torch.nan, -torch.inf] * 7).to(dtype)
+
+    def program(x: torch.Tensor) -> Any:
+        wide = x.repeat_interleave(2).view(1, 1, -1)
+        return (
+            x.relu(), x.clamp(min=0), x.clamp(min=-0.0), x.clamp(max=-0.0), x.clamp(0, 1),
+            F.relu6(x), F.hardtanh(x, 0, 2), F.hardswish(x), F.max_pool1d(wide, 2),
+            torch.fmax(x, torch.zeros_like(x)), torch.fmin(x, torch.zeros_like(x)),
+        )
+
+    with weft.config.patch(simd=simd):
+        check(program, x)
+        call, _ = compiled(program, x)
+    for found, wanted in zip(tree_flatten(call([x]))[0], program(x), strict=True):
+        numbers = ~wanted.isnan()
+        assert torch.equal(found[numbers].signbit(), wanted[numbers].signbit())
+        assert torch.equal(found.isnan(), wanted.isnan())
