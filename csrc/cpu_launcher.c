@@ -63,7 +63,9 @@ static PyObject *kernel_call(PyObject *callable, PyObject *const *args, size_t n
         Py_BEGIN_ALLOW_THREADS
         status = self->entry(words, sizes);
         Py_END_ALLOW_THREADS
-        if (status != 0)
+        if (status == 2)
+            PyErr_SetString(PyExc_RuntimeError, "ZeroDivisionError");
+        else if (status != 0)
             PyErr_SetString(PyExc_IndexError, "index out of range in self");
     }
     if (words != stack)

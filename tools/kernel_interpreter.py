@@ -298,13 +298,20 @@ def _modulo(a: Array, b: Array) -> Array:
     return np.mod(a, np.where(b == 0, 1, b))
 
 
+def _divisor(used: Array, b: Array) -> Array:
+    if np.any(used & (b == 0)):
+        raise RuntimeError("ZeroDivisionError")
+    return b
+
+
 def _half(dtype: torch.dtype) -> Callable[..., Array]:
     return _torch(lambda x: x.to(dtype).to(torch.float32))
 
 
 _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
-    "div": np.divide, "floordiv": _floor_divide, "truncdiv": _trunc_divide, "mod": _modulo,
+    "div": np.divide, "divisor": _divisor, "floordiv": _floor_divide, "truncdiv": _trunc_divide,
+    "mod": _modulo,
     "fmod": np.fmod, "pow": _power, "fma": lambda a, b, c: a * b + c,
     "maximum": np.maximum, "minimum": np.minimum,
     "sign": lambda a: np.where(a > 0, 1, np.where(a < 0, -1, 0)),

@@ -215,3 +215,37 @@ def test_zeros_of_both_signs_keep_their_sign(dtype: torch.dtype, simd: str) -> N
         numbers = ~wanted.isnan()
         assert torch.equal(found[numbers].signbit(), wanted[numbers].signbit())
         assert torch.equal(found.isnan(), wanted.isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_integers_divided_by_zero_raise(dtype: torch.dtype) -> None:
+    """The quotient was 0, the remainder that by anything."""
+    x, y = torch.arange(37, dtype=dtype), torch.arange(1, 38, dtype=dtype)
+    quotients = [
+        lambda x, y: x // y, lambda x, y: x % y, torch.fmod, lambda x, y: (x // y).sum(),
+        lambda x, y: torch.div(x, y, rounding_mode="trunc"), lambda x, y: x[:3, None] % y,
+        lambda x, y: torch.cat([x // y, x[:2], y % y]), lambda x, y: F.pad(x % y, (1, 2)),
+        lambda x, y: x // y[5],
+    ]
+    for quotient in quotients:
+        check(quotient, x, y)
+        check(quotient, x, y, oracle=True)
+        call, _ = compiled(quotient, x, y)
+        for place in (5, slice(5, 6), slice(5, 37)):
+            zeros = y.clone()
+            zeros[place] = 0
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                quotient(x, zeros)
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                call([x, zeros])
+    for quotient in (lambda x: x // 0, lambda x: x % 0, lambda x: 7 // x):
+        call, _ = compiled(quotient, x)
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            call([x])
+
+
+def test_divisors_that_are_known_are_not_checked() -> None:
+    """A check costs a comparison for each vector."""
+    artifact = check(lambda x: (x // 7, x % -3, x.fmod(2), x / 3 // 2), INTS)
+    names = {getattr(node, "name", "") for kernel in artifact.kernels for node in kernel.nodes}
+    assert "floordiv" in names and "divisor" not in names

@@ -242,6 +242,12 @@ class NodeWriter:
     def op(self, node: Op) -> None:
         wide = self.plan.varies(node)
         spelled = self.wide if wide else self.use
+        if node.name == "divisor":
+            used, value = spelled(node.args[0]), spelled(node.args[1])
+            count = "n" if wide else "Full{}"
+            self.line(f"if (has_zero({used}, {value}, {count})) {{ a.error = 2; return; }}")
+            self.define(node, value)
+            return
         if node.name == "where" and node.args[0].id in self.known:
             self.define(node, spelled(node.args[1 if self.known[node.args[0].id] else 2]))
             return

@@ -28,7 +28,8 @@ _LIBRARY: Final = (
     "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2", "hypot", "nextafter",
 )
 _INTEGER: Final = (
-    "floordiv", "truncdiv", "mod", "fmod", "pow", "sign", "signbit", "isinf", "shl", "shr",
+    "divisor", "floordiv", "truncdiv", "mod", "fmod", "pow", "sign", "signbit", "isinf", "shl",
+    "shr",
 )
 HEADER: Final[dict[str, str]] = {
     **dict.fromkeys(_MATH, "math.h"),

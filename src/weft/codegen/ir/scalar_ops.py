@@ -111,6 +111,7 @@ _TABLE: Final = [
     ("not_", 1, "integral", "same", "bitwise complement; logical on bool"),
     ("shl", 2, "int", "same", "a << b; 0 if b < 0 or b >= width"),
     ("shr", 2, "int", "same", "arithmetic a >> b; all sign bits if b < 0 or b >= width"),
+    ("divisor", 2, "where", "same", "b, an integer; 0 where a is true ends the kernel: an error"),
     # choice and conversion
     ("where", 3, "where", "same", "a ? b : c; a is bool, b and c have the result's type"),
     ("cast", 1, "any", "given", "float to int truncates, anything to bool is a != 0"),

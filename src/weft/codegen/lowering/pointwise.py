@@ -21,7 +21,8 @@ from typing import Any, Final
 import torch
 
 from weft.codegen.ir.dtypes import FLOAT_TYPES, HALF_TYPES, from_torch, is_supported
-from weft.codegen.ir.loop_ir import Node
+from weft.codegen.ir.loop_ir import IndexValue, Node
+from weft.codegen.ir.simplify import literal
 from weft.codegen.lowering.registry import (
     LOWERINGS,
     NUMBER_OPERATORS,
@@ -33,6 +34,7 @@ from weft.codegen.lowering.registry import (
 )
 from weft.codegen.values import Emitter, Value
 from weft.config import config
+from weft.shapes.algebra.bounds import lower_bound
 from weft.shapes.algebra.expr import Expr
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS
 
@@ -50,6 +52,20 @@ def unary(name: str) -> Body:
 
 def binary(name: str) -> Body:
     return lambda b, x, y: b.op(name, x, y)
+
+
+def _division(name: str) -> Body:
+    """A quotient or remainder; of integers by what may be 0 it checks that."""
+    def body(b: Emitter, x: Node, y: Node) -> Node:
+        if not is_float(y) and not literal(y) and not _is_positive(y):
+            used = b.const(True, "bool") if b.mask is None else b.mask
+            y = b.op("divisor", used, y)
+        return b.op(name, x, y)
+    return body
+
+
+def _is_positive(node: Node) -> bool:
+    return isinstance(node, IndexValue) and lower_bound(node.expr) > 0
 
 
 def is_float(node: Node) -> bool:
@@ -259,11 +275,11 @@ _TABLE: Final[dict[Any, tuple[str, Body]]] = {
     aten.div.Tensor: (OUT, binary("div")),
     aten.div.Scalar: (OUT, binary("div")),
     aten.true_divide.Tensor: (OUT, binary("div")),
-    aten.floor_divide.default: (OUT, binary("floordiv")),
-    aten.remainder.Tensor: (OUT, binary("mod")),
-    aten.remainder.Scalar: (OUT, binary("mod")),
-    aten.fmod.Tensor: (OUT, binary("fmod")),
-    aten.fmod.Scalar: (OUT, binary("fmod")),
+    aten.floor_divide.default: (OUT, _division("floordiv")),
+    aten.remainder.Tensor: (OUT, _division("mod")),
+    aten.remainder.Scalar: (OUT, _division("mod")),
+    aten.fmod.Tensor: (OUT, _division("fmod")),
+    aten.fmod.Scalar: (OUT, _division("fmod")),
     aten.maximum.default: (OUT, binary("maximum")),
     aten.minimum.default: (OUT, binary("minimum")),
     aten.fmax.default: (OUT, lambda b, x, y: _pick_number(b, "maximum", x, y)),
@@ -396,7 +412,7 @@ def pow_scalar(cx: LoweringContext, x: Value, exponent: Any) -> Value:
 @lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(cx: LoweringContext, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
     name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
-    return cx.pointwise(binary(name), x, y)
+    return cx.pointwise(_division(name), x, y)
 
 
 @lowering(aten.gelu.default)

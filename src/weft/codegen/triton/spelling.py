@@ -93,6 +93,7 @@ _FLOAT64: Final[dict[str, str]] = {
 }
 
 _INT: Final[dict[str, str]] = {
+    "divisor": "{1}",  # eager's kernels do not check it
     "floordiv": "tl.where({1} == 0, 0, p.floor_div({0}, tl.where({1} == 0, 1, {1})))",
     "truncdiv": "tl.where({1} == 0, 0, {0} // tl.where({1} == 0, 1, {1}))",
     "mod": "p.floor_mod({0}, tl.where({1} == 0, 1, {1}))",

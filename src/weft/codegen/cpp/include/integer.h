@@ -4,7 +4,14 @@
 
 namespace weft {
 
-// Integers: division by zero gives 0; dividing the smallest integer by -1 wraps.
+// Whether a divisor that is used is 0, which is an error.
+template <class T, int L, int P, class N>
+INLINE bool has_zero(Vec<bool, L, P> used, Vec<T, L, P> b, N n) {
+  const auto zero = eq(b, splat_lane<L, P, T>(0));
+  return any_lane(keep(and_(zero, used), splat_lane<L, P, bool>(0), n));
+}
+
+// Integers: division by zero (where it is not used) gives 0; dividing the smallest integer by -1 wraps.
 template <class T> INLINE T int_truncdiv(T a, T b) { return b == 0 ? T(0) : same<T, uint8_t> ? T(a / b) : b == T(-1) ? T(-a) : T(a / b); }
 template <class T> INLINE T int_pow(T a, T b) {
   if (b < 0) return a == T(1) ? T(1) : a == T(-1) ? (b & 1 ? T(-1) : T(1)) : T(0);

@@ -69,7 +69,7 @@ static __attribute__((noinline, unused)) int run_owned(
   {
     Arguments own{buffers, sizes, 0, nullptr, 1, omp_get_thread_num(), threads};
     body(own, 0, n);
-    if (own.error) __atomic_store_n(&error, 1, __ATOMIC_RELAXED);
+    if (own.error) __atomic_store_n(&error, own.error, __ATOMIC_RELAXED);
   }
   return error;
 }
