@@ -781,3 +781,27 @@ def test_unsafe_chunks_of_a_leaf_keep_their_gradient(fresh: None) -> None:
         first, _ = weft.compile(lambda t: torch.unsafe_chunk(t, 2), backend=backend)(x)
         (gradient,) = torch.autograd.grad(first.sum(), x)
         assert gradient.sum() == 9
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_single_element_in_memory_of_other_strides_is_written(
+    dynamic: bool, fresh: None
+) -> None:
+    """The new value, in place but with other strides, was copied onto itself, which PyTorch
+    refuses."""
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(x)
+
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        x[:1] = 3
+        return x.double()
+
+    for function in (add, fill):
+        for made in (torch.ones(4)[:1], torch.ones(4, 2)[:1, 0], torch.ones(2, 3)[:, 1:2]):
+            given = made.clone()[:, None] if made.dim() > 1 else made
+            wanted = given.clone()
+            version = given._version
+            torch.testing.assert_close(weft.compile(function, dynamic=dynamic)(given),
+                                       function(wanted))
+            torch.testing.assert_close(given, wanted)
+            assert given._version > version

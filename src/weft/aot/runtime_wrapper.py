@@ -47,9 +47,9 @@ def wrap(
 
 def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     """Write values to inputs; a compiler may have written some in place and returned the inputs."""
-    apart = [(t, v) for t, v in zip(targets, values, strict=True) if t is not v]
+    apart = [(t, v) for t, v in zip(targets, values, strict=True) if not _is_in(t, v)]
     if len(apart) < len(targets):
-        increment_version([t for t, v in zip(targets, values, strict=True) if t is v])
+        increment_version([t for t, v in zip(targets, values, strict=True) if _is_in(t, v)])
     if apart:
         with torch.no_grad():
             foreach_copy_([t for t, _ in apart], [v for _, v in apart])
@@ -57,9 +57,19 @@ def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
 
 def store_silently(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     """As `store`, for writes that eager does not count in the tensors' versions."""
-    apart = [(t.data, v) for t, v in zip(targets, values, strict=True) if t is not v]
+    apart = [(t.data, v) for t, v in zip(targets, values, strict=True) if not _is_in(t, v)]
     if apart:
         foreach_copy_([t for t, _ in apart], [v for _, v in apart])
+
+
+def _is_in(target: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether a value is in the target's memory: its strides may differ where a size is 1."""
+    if target is value:
+        return True
+    if target.data_ptr() != value.data_ptr() or target.shape != value.shape:
+        return False
+    steps = zip(target.shape, target.stride(), value.stride(), strict=True)
+    return all(n == 1 or s == t for n, s, t in steps)
 
 
 def bases(outputs: Sequence[Any], views: Sequence[int]) -> Sequence[Any]:
