@@ -211,11 +211,12 @@ torch_function_mode_at = torch._C._get_function_stack_at
 
 
 def engine_gradients(
-    values: Sequence[Any], tangents: Sequence[Any], inputs: Sequence[Any]
+    values: Sequence[Any], tangents: Sequence[Any], inputs: Sequence[Any],
+    keep_graph: bool = False,
 ) -> tuple[Any, ...]:
     """aot: `torch.autograd.grad` without its checks in Python, which load sympy (0.5 s)."""
     return torch.autograd.Variable._execution_engine.run_backward(
-        tuple(values), tuple(tangents), False, False, tuple(inputs),
+        tuple(values), tuple(tangents), keep_graph, False, tuple(inputs),
         allow_unreachable=True, accumulate_grad=False,
     )
 

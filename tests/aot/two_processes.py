@@ -9,6 +9,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import weft
 
@@ -49,7 +54,25 @@ def sums_of_all() -> tuple[Callable[..., Any], list[Any]]:
     return f, [torch.ones(2, 4)]
 
 
-PROGRAMS = (redistributed, partial_sums, sums_of_all)
+def tensor_parallel_step() -> tuple[Callable[..., Any], list[Any]]:
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    inner = {}
+
+    def f(x: torch.Tensor) -> tuple[Any, ...]:
+        forward = inner.get("compiled", model)
+        model.zero_grad()
+        forward(x).square().mean().backward()
+        return tuple(p.grad.full_tensor() for p in model.parameters())
+
+    f.compile_inside = lambda: inner.update(  # type: ignore[attr-defined]
+        compiled=weft.compile(model))
+    return f, [torch.randn(4, 8)]
+
+
+PROGRAMS = (tensor_parallel_step, redistributed, partial_sums, sums_of_all)
 
 
 def check(rank: int, store: str) -> None:
@@ -58,9 +81,14 @@ def check(rank: int, store: str) -> None:
     for program in PROGRAMS:
         f, args = program()
         expected = f(*args)
-        compiled = weft.compile(f)
+        weft.reset()
+        compile_inside = getattr(f, "compile_inside", None)
+        compiled = weft.compile(f) if compile_inside is None else f
+        if compile_inside is not None:
+            compile_inside()
         for _ in range(2):
             torch.testing.assert_close(compiled(*args), expected, msg=program.__name__)
+        assert weft.stats()["uncompiled_graphs"] == 0, program.__name__
         dist.barrier()
     dist.destroy_process_group()
 

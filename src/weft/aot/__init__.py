@@ -7,7 +7,7 @@ in three folders: `tracing/` (captured graph → ATen graph), `rewrites/` (ATen 
 - the graph: `graph` (the ATen graph), `prepare` (its steps before the compiler), `operators` (facts
   of schemas), `functional_form`, `views`, `symbols`, `data_dependent`, `evaluate` (metadata of
   results);
-- graphs in parts: `control_flow`, `wrappers`;
+- graphs in parts: `control_flow`, `wrappers` (and `wrapper_gradients`);
 - at run time: `runtime_wrapper`, `python_code`, `global_state`; for checks of numerics:
   `plain_sizes`.
 """

@@ -27,7 +27,8 @@ from weft.aot.training.compile import compile_joint
 from weft.aot.training.joint import trace_backward
 from weft.aot.views import Unsupported
 from weft.aot.wrappers import (
-    can_unwrap,
+    gradient_plans,
+    has_symbolic_wrappers,
     has_wrappers,
     unwrapped_graph,
     unwrapped_inputs,
@@ -50,16 +51,27 @@ def compile_aot(
     """
     gm = framework.run_pipeline(gm, framework.registered("captured"))
     if has_wrappers(gm):
-        if not can_unwrap(gm):
-            return _uncompiled(gm, "gradients of wrapped tensors")
-        parts = unwrapped_inputs(example_inputs)
-        inner = compile_aot(unwrapped_graph(gm), parts, compiler, lowered=lowered)
-        return wrap_outputs(inner, gm)
+        return _compile_on_parts(gm, example_inputs, compiler, lowered)
     if has_stages(gm):
         part = partial(_compile_part, compiler, lowered)
         return compile_stages(gm, example_inputs, part)
     with data_symbols(gm, example_inputs) as symbols, preserve_generator():
         return _compile_traced(gm, example_inputs, compiler, lowered, symbols)
+
+
+def _compile_on_parts(
+    gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, lowered: Lowered | None
+) -> Callable[..., Any]:
+    """A graph with tensors made of tensors."""
+    if has_symbolic_wrappers(gm):
+        return _uncompiled(gm, "wrapped tensors of symbolic sizes")
+    try:
+        plans = gradient_plans(gm, example_inputs)
+    except Unsupported as reason:
+        return _uncompiled(gm, str(reason))
+    parts = unwrapped_inputs(example_inputs, plans)
+    inner = compile_aot(unwrapped_graph(gm, plans), parts, compiler, lowered=lowered)
+    return wrap_outputs(inner, gm, plans)
 
 
 def _compile_traced(

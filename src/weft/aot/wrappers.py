@@ -12,41 +12,70 @@ on wrappers to their class, and records what it does with the parts::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from weft._torch import tree_flatten
+from weft.aot.tracing.trace import Tracer
+from weft.aot.training.joint import run_backward
+from weft.aot.views import Unsupported
+from weft.aot.wrapper_gradients import Plan, Unwrapped, Wrapped, carries, in_form
 from weft.shapes.fakes.wrappers import is_wrapper, leaves, parts, rebuilt
 
 Call = Callable[..., Any]
+Plans = Mapping[int, Plan]
+"""Of those inputs, by index, that are wrappers whose gradients the graph gives."""
 
 
 @final
 class Joined:
-    """Makes a wrapper like `like` from its parts."""
+    """Makes a wrapper as the plan says from its parts (and what carries its gradient).
+
+    `role`: what it is to autograd, "constant", "leaf", or "result" (of its parts).
+    """
 
     __name__ = "joined"
 
-    def __init__(self, like: torch.Tensor) -> None:
-        self.like = like
+    def __init__(self, plan: Plan, role: str) -> None:
+        self.plan, self.role = plan, role
 
     def __call__(self, *pieces: torch.Tensor) -> Any:
-        rest = iter(pieces)
-        return rebuilt(self.like, lambda _: next(rest))
+        if self.role == "result":
+            return Wrapped.apply(self.plan, *pieces)  # type: ignore[no-untyped-call]
+        made = self.plan.join(pieces)
+        return made.requires_grad_() if self.role == "leaf" else made
+
+
+@final
+class Divided:
+    """The leaves of a result that has a gradient."""
+
+    __name__ = "divided"
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __call__(self, wrapper: torch.Tensor) -> Any:
+        return Unwrapped.apply(self.plan, wrapper)  # type: ignore[no-untyped-call]
 
 
 def _is_wrapped(value: object) -> bool:
     return isinstance(value, torch.Tensor) and is_wrapper(type(value))
 
 
+def _plain_plan(value: torch.Tensor) -> Plan:
+    return Plan(value.detach())
+
+
 def _values(gm: GraphModule) -> tuple[list[Any], list[Any]]:
     """The example values of the graph's inputs and outputs."""
     inputs = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
-    output = gm.graph.output_node().args[0]
-    nodes = output if isinstance(output, (tuple, list)) else ()
-    return inputs, [n.meta.get("example_value") if isinstance(n, Node) else n for n in nodes]
+    return inputs, [n.meta.get("example_value") if isinstance(n, Node) else n
+                    for n in _results(gm)]
 
 
 def has_wrappers(gm: GraphModule) -> bool:
@@ -55,47 +84,161 @@ def has_wrappers(gm: GraphModule) -> bool:
     return any(map(_is_wrapped, (*inputs, *outputs)))
 
 
-def can_unwrap(gm: GraphModule) -> bool:
-    """Whether the graph can be written on parts: no gradients of wrappers, no symbolic sizes in
-    them (but of nested tensors, which have the sizes of their parts)."""
+def has_symbolic_wrappers(gm: GraphModule) -> bool:
+    """Whether there are symbolic sizes in wrappers (but of nested tensors, which have the sizes of
+    their parts): classes expect numbers."""
     inputs, outputs = _values(gm)
-    wrapped = [value for value in (*inputs, *outputs) if _is_wrapped(value)]
-    return not any(
-        w.requires_grad
-        or (not w.is_nested and any(type(n) is not int for n in (*w.size(), *w.stride())))
-        for w in wrapped
+    return any(
+        not w.is_nested and any(type(n) is not int for n in (*w.size(), *w.stride()))
+        for w in (*inputs, *outputs) if _is_wrapped(w)
     )
 
 
-def unwrapped_graph(gm: GraphModule) -> GraphModule:
+# -- the gradients of inputs -----------------------------------------------------------------------
+
+
+def gradient_plans(gm: GraphModule, examples: Sequence[Any]) -> Plans:
+    """How the gradients of wrappers among the inputs are made: forward and backward run once on
+    fakes to see it. Raises Unsupported for a form that cannot be told in advance."""
+    inputs, outputs = _values(gm)
+    wrapped = [i for i, value in enumerate(inputs) if _is_wrapped(value) and value.requires_grad]
+    differentiable = any(isinstance(v, torch.Tensor) and v.requires_grad for v in outputs)
+    if not (differentiable and torch.is_grad_enabled()):
+        return {}
+    if any(_is_wrapped(v) and v.requires_grad and not _takes_tangents(v) for v in outputs):
+        raise Unsupported("wrapped tensors whose class does not bring tangents into their form")
+    if not wrapped:
+        return {}
+    graph, env = _on_parts(gm, {})
+    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    results = [env.get(r, r) for r in _results(gm)]
+    graph.output((results, [env[placeholders[i]] for i in wrapped]))
+    tracer = Tracer(_module(gm, graph), unwrapped_inputs(examples, {}))
+    tracer.add_inputs()
+    tracer.add_state()
+    tracer.run()
+    results, wrappers = tracer.result
+    if any(p is not None and tracer.tensors.alias(p).base.version for p in tracer.primals):
+        raise Unsupported("a graph of wrapped tensors with gradients writes its inputs")
+    gradients = _gradients(tracer, tree_flatten(results)[0], wrappers)
+    return {i: Plan(wrapper.detach(), gradient, _sources(tracer, wrapper, gradient))
+            for i, wrapper, gradient in zip(wrapped, wrappers, gradients, strict=True)
+            if gradient is not None}
+
+
+def _takes_tangents(result: torch.Tensor) -> bool:
+    """Whether what arrives as the gradient of a result can be brought into its form: a class says
+    so by the method that torch.compile calls, too; those of nested tensors are nested."""
+    return result.is_nested or hasattr(result, "__coerce_same_metadata_as_tangent__")
+
+
+def _gradients(tracer: Tracer, results: list[Any], wrappers: list[Any]) -> Sequence[Any]:
+    """The gradients of the wrappers, for tangents like the results."""
+    values = [x for x in results if isinstance(x, torch.Tensor) and x.requires_grad]
+    with torch.no_grad(), tracer.recorder:
+        tangents = [rebuilt(x.detach(), _tangent) for x in values]
+    each = [run_backward(tracer, [value], wrappers, [tangent], keep_graph=True)
+            for value, tangent in zip(values, tangents, strict=True) if len(values) > 1]
+    gradients = run_backward(tracer, values, wrappers, tangents)
+    _require_one_form(tracer, each, gradients)
+    return gradients
+
+
+def _tangent(leaf: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(leaf) if carries(leaf) else leaf
+
+
+def _require_one_form(
+    tracer: Tracer, each: Sequence[Sequence[Any]], gradients: Sequence[Any]
+) -> None:
+    """Check that the gradients of single results can be brought into the form of their sum."""
+    try:
+        with torch.no_grad(), tracer.recorder:
+            for own in each:
+                for part, gradient in zip(own, gradients, strict=True):
+                    if part is not None:
+                        in_form(part, gradient)
+    except RuntimeError as error:
+        raise Unsupported("wrapped tensors whose gradients change their form") from error
+
+
+def _sources(tracer: Tracer, wrapper: Any, gradient: Any) -> tuple[int | None, ...]:
+    """For each leaf of the gradient: None if it carries the gradient, or the leaf of the wrapper
+    that it is (the offsets of a nested tensor)."""
+    known = [tracer.recorder.node(leaf) for leaf in leaves(wrapper)]
+    try:
+        return tuple(None if carries(leaf) else known.index(tracer.recorder.node(leaf))
+                     for leaf in leaves(gradient))
+    except ValueError:
+        raise Unsupported("a gradient of a wrapped tensor with other integers in it") from None
+
+
+# -- the graph on parts ----------------------------------------------------------------------------
+
+
+def unwrapped_graph(gm: GraphModule, plans: Plans) -> GraphModule:
     """The graph with parts as inputs and outputs."""
-    graph, env = Graph(), dict[Node, Node]()
-    for node in gm.graph.nodes:
-        value = node.meta.get("example_value")
-        if node.op == "placeholder" and _is_wrapped(value):
-            pieces = tuple(_input(graph, f"{node.name}_{i}", leaf)
-                           for i, leaf in enumerate(leaves(value)))
-            env[node] = graph.call_function(Joined(value), pieces)
-            env[node].meta = dict(node.meta)
-        elif node.op == "output":
-            graph.output(tuple(piece for result in node.args[0] for piece in _pieces(
-                graph, env.get(result, result), result)))
-        else:
-            env[node] = graph.node_copy(node, env.__getitem__)
+    graph, env = _on_parts(gm, plans)
+    graph.output(tuple(piece for result in _results(gm) for piece in _pieces(
+        graph, env.get(result, result), result)))
+    return _module(gm, graph)
+
+
+def _module(gm: GraphModule, graph: Graph) -> GraphModule:
     made = GraphModule(gm, graph)
     made.meta.update(gm.meta)
     return made
 
 
-def _input(graph: Graph, name: str, leaf: torch.Tensor) -> Node:
-    node = graph.placeholder(name)
-    node.meta["example_value"] = leaf
-    return node
+def _results(gm: GraphModule) -> Sequence[Any]:
+    """What the graph returns, nodes or constants."""
+    results: Any = gm.graph.output_node().args[0]
+    return results if isinstance(results, (tuple, list)) else ()
+
+
+def _on_parts(gm: GraphModule, plans: Plans) -> tuple[Graph, dict[Node, Node]]:
+    """The graph on parts, without its results, and its nodes for those of `gm`."""
+    graph, env = Graph(), dict[Node, Node]()
+    numbers = iter(range(len(gm.graph.nodes)))
+    for node in gm.graph.nodes:
+        value = node.meta.get("example_value")
+        index = next(numbers) if node.op == "placeholder" else -1
+        if node.op == "placeholder" and _is_wrapped(value):
+            pieces = _inputs(graph, node.name, leaves(value), plans.get(index))
+            role = "result" if index in plans else "leaf" if value.requires_grad else "constant"
+            made = Joined(plans.get(index) or _plain_plan(value), role)
+            env[node] = graph.call_function(made, tuple(pieces))
+            env[node].meta = dict(node.meta)
+        elif node.op != "output":
+            env[node] = graph.node_copy(node, env.__getitem__)
+    return graph, env
+
+
+def _inputs(graph: Graph, name: str, values: list[torch.Tensor], plan: Plan | None) -> list[Node]:
+    """Placeholders of a wrapper's leaves, and of what carries its gradient."""
+    carriers = [] if plan is None else [c.requires_grad_() for c in plan.carriers(values)]
+    nodes = []
+    for i, leaf in enumerate((*values, *carriers)):
+        node = graph.placeholder(f"{name}_{i}")
+        node.meta["example_value"] = leaf
+        if i >= len(values):
+            node.meta["carrier"] = True
+        nodes.append(node)
+    return nodes
 
 
 def _pieces(graph: Graph, node: Any, was: Any) -> Iterator[Any]:
     """The parts of a result, as nodes."""
-    return _parts_of(graph, node, was.meta.get("example_value") if isinstance(was, Node) else None)
+    value: Any = was.meta.get("example_value") if isinstance(was, Node) else None
+    if not (_is_wrapped(value) and value.requires_grad):
+        yield from _parts_of(graph, node, value)
+        return
+    divided = graph.call_function(Divided(_plain_plan(value)), (node,))
+    divided.meta = {**node.meta, "example_value": None}
+    for i, leaf in enumerate(leaves(value)):
+        part = graph.call_function(operator.getitem, (divided, i))
+        part.meta = {**node.meta, "example_value": leaf}
+        yield part
 
 
 def _parts_of(graph: Graph, node: Node, value: Any) -> Iterator[Node]:
@@ -111,23 +254,34 @@ def _parts_of(graph: Graph, node: Node, value: Any) -> Iterator[Node]:
         yield from _parts_of(graph, part, inner)
 
 
-def unwrapped_inputs(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs with wrappers replaced by their parts."""
-    return [piece for value in inputs
-            for piece in (leaves(value) if _is_wrapped(value) else (value,))]
+# -- at run time -----------------------------------------------------------------------------------
 
 
-def wrap_outputs(call: Call, gm: GraphModule) -> Call:
+def unwrapped_inputs(inputs: Sequence[Any], plans: Plans) -> list[Any]:
+    """The inputs with wrappers replaced by their parts, and what carries their gradients."""
+    found: list[Any] = []
+    for i, value in enumerate(inputs):
+        if not _is_wrapped(value):
+            found.append(value)
+        elif i in plans:
+            found += Unwrapped.apply(plans[i], value)  # type: ignore[no-untyped-call]
+        else:
+            found += leaves(value)
+    return found
+
+
+def wrap_outputs(call: Call, gm: GraphModule, plans: Plans) -> Call:
     """`call`, which works on parts, as a callable with the inputs and outputs of `gm`."""
-    outputs = [Joined(value) if _is_wrapped(value) else None for value in _values(gm)[1]]
-    counts = [1 if join is None else len(leaves(join.like)) for join in outputs]
+    joins = [Joined(_plain_plan(value), "result" if value.requires_grad else "constant")
+             if _is_wrapped(value) else None for value in _values(gm)[1]]
+    counts = [1 if join is None else len(leaves(join.plan.like)) for join in joins]
     boxed = getattr(call, "boxed", False)
 
     def on_wrappers(*inputs: Any) -> list[Any]:
-        pieces = unwrapped_inputs(inputs)
+        pieces = unwrapped_inputs(inputs, plans)
         results = iter(call(pieces) if boxed else call(*pieces))
         taken = [[next(results) for _ in range(count)] for count in counts]
         return [own[0] if join is None else join(*own)
-                for join, own in zip(outputs, taken, strict=True)]
+                for join, own in zip(joins, taken, strict=True)]
 
     return on_wrappers

@@ -21,6 +21,8 @@ from typing import Any, Final
 import torch
 from torch.fx import Graph, Node
 
+from weft.shapes.fakes.wrappers import leaves, rebuilt
+
 _LIBRARY: Final = torch.library.Library("weft", "FRAGMENT")
 _LIBRARY.define("reached(Tensor value, Tensor[] gradients, bool zeros) -> Tensor")
 _LIBRARY.impl(
@@ -43,13 +45,15 @@ def mark_functions(nodes: Iterable[Any]) -> None:
 
 
 def _marked(zeros: bool, gradients: Sequence[Any]) -> Sequence[Any]:
-    here = [g for g in gradients if g is not None]
-    return tuple([None if g is None else reached(g, here, zeros) for g in gradients])
+    here = [leaf for g in gradients for leaf in leaves(g)]
+    return tuple([rebuilt(g, lambda leaf: reached(leaf, here, zeros)) for g in gradients])
 
 
 def _marked_given(given: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any] | None:
-    here = [g for g in gradients if g is not None]
-    return tuple([None if g is None else reached(g, here, True) for g in given]) if here else None
+    here = [leaf for g in gradients for leaf in leaves(g)]
+    if not here:
+        return None
+    return tuple([rebuilt(g, lambda leaf: reached(leaf, here, True)) for g in given])
 
 
 def marked_hook(hook: Hook, is_backward: Callable[[], bool]) -> Hook:

@@ -214,9 +214,10 @@ def _spec(
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
     of_data = any(s.of_output for s in parts.symbols)
-    unread = set() if of_data else _unread(joint, joint_graph)
+    carriers = _carriers(tracer)
+    unread = set() if of_data else _unread(joint, joint_graph) - carriers
     detached = _without_gradients(tracer, joint) - set(traced.mutated)
-    kept = leaves | (detached - unread)
+    kept = leaves | carriers | (detached - unread)
     weak = [i for i in unsaved if i not in kept or i in traced.mutated]
     read = [i for i in weak if i not in unread]
     saved = parts.bytes_saved + _bytes_of(
@@ -246,6 +247,12 @@ def _spec(
         "groups": joint.groups,
         "droppable": () if joint.groups or traced.mutated or not held.issuperset(read) else own,
     }
+
+
+def _carriers(tracer: Tracer) -> set[int]:
+    """Inputs without values, through which gradients of wrappers flow (`aot/wrappers.py`)."""
+    placeholders = (n for n in tracer.gm.graph.nodes if n.op == "placeholder")
+    return {i for i, n in enumerate(placeholders) if "carrier" in n.meta}
 
 
 def _saved_in_eager(joint: JointGraph, leaves: set[int]) -> set[Node]:

@@ -28,6 +28,7 @@ from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.independent import Groups, independent_groups
 from weft.aot.views import Unsupported, stride_order
 from weft.shapes.algebra.layout import dense_strides
+from weft.shapes.fakes.wrappers import is_wrapper
 
 
 @final
@@ -64,7 +65,9 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     values = {**traced.differentiable, **viewed}
     placeholders, tangents = _add_tangents(tracer, traced, values)
     ends = [*primals.values(), *visible.values()]
-    gradients = _run_backward(tracer, list(values.values()), ends, tangents)
+    gradients = run_backward(tracer, list(values.values()), ends, tangents)
+    if any(is_wrapper(type(g)) for g in gradients):
+        raise Unsupported("a gradient of a plain tensor that is a wrapped one")
     of_values = {k: tracer.recorder.node(g)
                  for k, g in zip(visible, gradients[len(primals) :], strict=True) if g is not None}
     inner = {k: node for k, node in of_values.items() if node not in placeholders}
@@ -132,9 +135,9 @@ def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
     return evaluator.exemplar(value.size(), strides, value.dtype, value.device)
 
 
-def _run_backward(
+def run_backward(
     tracer: Tracer, values: list[torch.Tensor], ends: list[torch.Tensor],
-    tangents: list[torch.Tensor],
+    tangents: list[torch.Tensor], keep_graph: bool = False,
 ) -> list[torch.Tensor | None]:
     """The recorded gradients of `ends`. Autocast is off, because programs leave it before the
     backward; and so is anomaly mode, which looks for NaN in gradients, as fakes have no data."""
@@ -144,7 +147,7 @@ def _run_backward(
     tracer.recorder.locate = _Locator(tracer)
     try:
         with DisableAutocast(), torch.autograd.set_detect_anomaly(False), tracer.recorder:
-            gradients = engine_gradients(values, tangents, ends)
+            gradients = engine_gradients(values, tangents, ends, keep_graph)
     except RuntimeError as error:  # eager would raise only when the backward runs
         raise Unsupported(f"the backward fails: {error}") from error
     return list(gradients)

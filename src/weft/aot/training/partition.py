@@ -146,7 +146,8 @@ class _Roles:
         found, waiting = {node}, [node]
         while waiting:
             for user in waiting.pop().users:
-                if user not in found and user not in self.late and _never_saved(user):
+                known = user in found or user in self.late or user.op == "output"
+                if not known and _never_saved(user):
                     found.add(user)
                     waiting.append(user)
         return found

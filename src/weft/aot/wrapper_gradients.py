@@ -1,0 +1,202 @@
+"""Gradients of tensors made of tensors: two autograd functions between a wrapper and its parts.
+
+Place in the pipeline: `wrappers.py` writes a graph on the parts of its wrappers. Where a wrapper
+has a gradient, its parts have none: autograd knows the whole only, and the gradient may be made of
+other parts than the tensor (a `DTensor` placed otherwise). So the parts come with *carriers*,
+tensors without memory that have the shapes of the gradient's parts and stand for them in autograd::
+
+    w_0, c_0 = Unwrapped.apply(plan, w)        # outside; its backward: w.grad = wrapper of c_0's
+    ...compiled graph(w_0, c_0, x):
+        w = Wrapped.apply(plan, w_0, c_0)      # its backward: gradient of c_0 = part of w's
+        y = x @ w                              # the class and autograd do what they do in eager
+        y_0, = Unwrapped.apply(of_result, y)   # no carriers: y_0 has the gradient itself
+    y = Wrapped.apply(of_result, y_0)
+
+Each function is the other's derivative, so derivatives of any order go through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from weft.aot.views import Unsupported, stride_order
+from weft.shapes.fakes.wrappers import is_wrapper, leaves, parts, rebuilt
+from weft.shapes.symnode import certainly_equal
+
+Pieces = Sequence[torch.Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """How a wrapper and its gradient are made of tensors."""
+
+    like: torch.Tensor
+    """A tensor of the same form: a wrapper, or (of a gradient) a plain tensor."""
+    gradient: torch.Tensor | None = None
+    """A tensor of the form of its gradient; None: the same form, without carriers."""
+    sources: tuple[int | None, ...] = ()
+    """For each leaf of the gradient: the leaf of the tensor that it is, or None: it is carried."""
+
+    def join(self, pieces: Pieces) -> Any:
+        """A tensor of this form from its leaves."""
+        rest = iter(pieces)
+        return rebuilt(self.like, lambda _: next(rest))
+
+    def of_gradient(self) -> Plan:
+        """The plan of the gradient, whose own gradient has the same form."""
+        return self if self.gradient is None else Plan(self.gradient)
+
+    def carried(self) -> list[int]:
+        """The leaves of the gradient that carry it."""
+        if self.gradient is None:
+            return [i for i, leaf in enumerate(leaves(self.like)) if carries(leaf)]
+        return [i for i, source in enumerate(self.sources) if source is None]
+
+    def carriers(self, values: Pieces) -> list[torch.Tensor]:
+        """Tensors without memory that stand for the gradient's leaves, on the values' device."""
+        if self.gradient is None:
+            return []
+        of, known = leaves(self.gradient), leaves(self.like)
+        return [values[0].new_empty((), dtype=of[i].dtype).expand(_sizes(of[i], known, values))
+                for i in self.carried()]
+
+    def kept(self, values: Pieces) -> Pieces:
+        """The leaves of the tensor that are leaves of its gradient, too."""
+        sources = range(len(values)) if self.gradient is None else self.sources
+        carried = set(self.carried())
+        return [values[source] for i, source in enumerate(sources)
+                if i not in carried and source is not None]
+
+    def gradient_leaves(self, kept: Pieces, carried: Pieces) -> Pieces:
+        """The leaves of the gradient."""
+        n, at = len(kept) + len(carried), set(self.carried())
+        own, fixed = iter(carried), iter(kept)
+        return [next(own if i in at else fixed) for i in range(n)]
+
+
+def _sizes(of: torch.Tensor, known: Pieces, values: Pieces) -> Sequence[int]:
+    """The sizes of a gradient's leaf: numbers, or the same symbols as a leaf of the tensor has."""
+    if all(type(n) is int for n in of.shape):
+        return of.shape
+    for leaf, value in zip(known, values, strict=True):
+        if certainly_equal(leaf.shape, of.shape):
+            return value.shape
+    raise Unsupported("a gradient of a wrapped tensor with symbolic sizes of its own")
+
+
+def carries(leaf: torch.Tensor) -> bool:
+    """Whether derivatives flow through a leaf: nested tensors keep numbers as sizes of others."""
+    has_elements = not certainly_equal((leaf.numel(),), (0,))
+    return has_elements and (leaf.is_floating_point() or leaf.is_complex())
+
+
+def same_form(value: Any, like: Any) -> bool:
+    """Whether both are made in the same way of leaves of the same shapes."""
+    if not isinstance(like, torch.Tensor):
+        return bool(value == like)
+    if not is_wrapper(type(like)):
+        return not is_wrapper(type(value)) and _fit(value.shape, like.shape)
+    if type(value) is not type(like):
+        return False
+    names, context = parts(like)
+    return bool(parts(value) == (names, context)) and all(
+        same_form(getattr(value, name), getattr(like, name)) for name in names)
+
+
+def _fit(sizes: Sequence[int], expected: Sequence[Any]) -> bool:
+    """Whether sizes are the expected ones, of which symbolic ones fit all."""
+    return len(sizes) == len(expected) and all(
+        a == b for a, b in zip(sizes, expected, strict=True) if type(b) is int)
+
+
+def in_form(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A gradient in the form of `like`: in its memory order, or as its class can bring it there."""
+    if same_form(value, like):
+        return value
+    if _fit(value.shape, like.shape) and not _fit(value.stride(), like.stride()):
+        order = stride_order(like.stride())
+        back = [order.index(d) for d in range(len(order))]
+        value = value.permute(order).contiguous().permute(back)
+    coerce = getattr(value, "__coerce_same_metadata_as_tangent__", None)
+    if coerce is not None and type(value) is type(like) and not same_form(value, like):
+        value = coerce(parts(like)[1])
+    if same_form(value, like):
+        return value
+    raise RuntimeError(
+        f"the gradient that arrives is a {type(value).__name__} of another form than the "
+        f"{type(like).__name__} that was compiled; pass one like the result, or leave the function "
+        "that returns it uncompiled (weft.disable)")
+
+
+def _constant(leaf: torch.Tensor) -> torch.Tensor:
+    """The tensor without its gradient; the same object if it has none (nested tensors are of one
+    shape if their offsets are one tensor)."""
+    return leaf.detach() if leaf.requires_grad else leaf
+
+
+@final
+class Wrapped(torch.autograd.Function):
+    """`Wrapped.apply(plan, *leaves, *carriers)`: the wrapper."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, *pieces: torch.Tensor) -> Any:
+        """The wrapper of the leaves; the carriers matter to autograd only."""
+        ctx.set_materialize_grads(False)
+        ctx.plan, ctx.n = plan, len(leaves(plan.like))
+        return plan.join([_constant(piece) for piece in pieces[: ctx.n]])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """The leaves of the gradient: of the carriers, or of the leaves themselves."""
+        plan: Plan = ctx.plan
+        found: list[Any] = [None] * ctx.n
+        at = plan.carried()
+        if gradient is None:
+            return (None, *found, *([None] * len(at) if plan.gradient is not None else []))
+        own = Unwrapped.apply(plan.of_gradient(), gradient)  # type: ignore[no-untyped-call]
+        if plan.gradient is not None:
+            return (None, *found, *(own[i] for i in at))
+        for i in at:
+            found[i] = own[i]
+        return (None, *found)
+
+
+@final
+class Unwrapped(torch.autograd.Function):
+    """`Unwrapped.apply(plan, wrapper)`: its leaves, then the carriers."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The leaves as tensors of their own, and the carriers."""
+        ctx.set_materialize_grads(False)
+        if plan.gradient is None:  # a result, or a gradient
+            wrapper = in_form(wrapper.detach(), plan.like)
+        carried = set(plan.carried()) if plan.gradient is None else set()
+        values = [leaf.detach() if i in carried else _constant(leaf)
+                  for i, leaf in enumerate(leaves(wrapper))]
+        ctx.mark_non_differentiable(*(v for i, v in enumerate(values) if i not in carried))
+        ctx.save_for_backward(*plan.kept(values))
+        carriers = plan.carriers(values)
+        ctx.plan, ctx.n = plan, len(values)
+        ctx.meta = [(x.shape, x.dtype, x.device)
+                    for x in carriers or [values[i] for i in plan.carried()]]
+        return (*values, *carriers)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        """The gradient of the wrapper, from what arrives at its leaves or carriers."""
+        plan: Plan = ctx.plan
+        arrived = tangents[ctx.n :]
+        if plan.gradient is None:
+            arrived = tuple(tangents[i] for i in plan.carried())
+        if all(tangent is None for tangent in arrived):
+            return None, None
+        carried = [torch.zeros(shape, dtype=dtype, device=device) if own is None else own
+                   for own, (shape, dtype, device) in zip(arrived, ctx.meta, strict=True)]
+        pieces = plan.gradient_leaves(ctx.saved_tensors, carried)
+        return None, Wrapped.apply(plan.of_gradient(), *pieces)  # type: ignore[no-untyped-call]
