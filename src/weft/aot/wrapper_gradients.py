@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -47,10 +48,12 @@ class Plan:
         rest = iter(pieces)
         return rebuilt(self.like, lambda _: next(rest))
 
+    @cached_property
     def of_gradient(self) -> Plan:
         """The plan of the gradient, whose own gradient has the same form."""
         return self if self.gradient is None else Plan(self.gradient)
 
+    @cached_property
     def carried(self) -> list[int]:
         """The leaves of the gradient that carry it."""
         if self.gradient is None:
@@ -63,18 +66,18 @@ class Plan:
             return []
         of, known = leaves(self.gradient), leaves(self.like)
         return [values[0].new_empty((), dtype=of[i].dtype).expand(_sizes(of[i], known, values))
-                for i in self.carried()]
+                for i in self.carried]
 
     def kept(self, values: Pieces) -> Pieces:
         """The leaves of the tensor that are leaves of its gradient, too."""
         sources = range(len(values)) if self.gradient is None else self.sources
-        carried = set(self.carried())
+        carried = set(self.carried)
         return [values[source] for i, source in enumerate(sources)
                 if i not in carried and source is not None]
 
     def gradient_leaves(self, kept: Pieces, carried: Pieces) -> Pieces:
         """The leaves of the gradient."""
-        n, at = len(kept) + len(carried), set(self.carried())
+        n, at = len(kept) + len(carried), set(self.carried)
         own, fixed = iter(carried), iter(kept)
         return [next(own if i in at else fixed) for i in range(n)]
 
@@ -155,10 +158,10 @@ class Wrapped(torch.autograd.Function):
         """The leaves of the gradient: of the carriers, or of the leaves themselves."""
         plan: Plan = ctx.plan
         found: list[Any] = [None] * ctx.n
-        at = plan.carried()
+        at = plan.carried
         if gradient is None:
             return (None, *found, *([None] * len(at) if plan.gradient is not None else []))
-        own = Unwrapped.apply(plan.of_gradient(), gradient)  # type: ignore[no-untyped-call]
+        own = Unwrapped.apply(plan.of_gradient, gradient)  # type: ignore[no-untyped-call]
         if plan.gradient is not None:
             return (None, *found, *(own[i] for i in at))
         for i in at:
@@ -176,7 +179,7 @@ class Unwrapped(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if plan.gradient is None:  # a result, or a gradient
             wrapper = in_form(wrapper.detach(), plan.like)
-        carried = set(plan.carried()) if plan.gradient is None else set()
+        carried = set(plan.carried) if plan.gradient is None else set()
         values = [leaf.detach() if i in carried else _constant(leaf)
                   for i, leaf in enumerate(leaves(wrapper))]
         ctx.mark_non_differentiable(*(v for i, v in enumerate(values) if i not in carried))
@@ -184,7 +187,7 @@ class Unwrapped(torch.autograd.Function):
         carriers = plan.carriers(values)
         ctx.plan, ctx.n = plan, len(values)
         ctx.meta = [(x.shape, x.dtype, x.device)
-                    for x in carriers or [values[i] for i in plan.carried()]]
+                    for x in carriers or [values[i] for i in plan.carried]]
         return (*values, *carriers)
 
     @staticmethod
@@ -193,10 +196,10 @@ class Unwrapped(torch.autograd.Function):
         plan: Plan = ctx.plan
         arrived = tangents[ctx.n :]
         if plan.gradient is None:
-            arrived = tuple(tangents[i] for i in plan.carried())
+            arrived = tuple(tangents[i] for i in plan.carried)
         if all(tangent is None for tangent in arrived):
             return None, None
         carried = [torch.zeros(shape, dtype=dtype, device=device) if own is None else own
                    for own, (shape, dtype, device) in zip(arrived, ctx.meta, strict=True)]
         pieces = plan.gradient_leaves(ctx.saved_tensors, carried)
-        return None, Wrapped.apply(plan.of_gradient(), *pieces)  # type: ignore[no-untyped-call]
+        return None, Wrapped.apply(plan.of_gradient, *pieces)  # type: ignore[no-untyped-call]
