@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from weft.capture.breaks import Restart
+from weft.capture.breaks import Restart, graph_break
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -48,7 +48,7 @@ class EarlyEnds:
 
     def note_inference(self, tx: Interpreter) -> None:
         """Record that the current instruction sets inference mode."""
-        signal = tx.graph_break("state", "tensors that inference mode made")
+        signal = graph_break("state", "tensors that inference mode made")
         signal.stack = tx.stack()
         self._inference_starts.append(Restart(tx.breaking_step(), signal))
         if not tx.state.inference:
@@ -65,15 +65,15 @@ class EarlyEnds:
             return min(self.shown_texts, key=lambda restart: restart.step)
         left = self._left_generator(emit)
         if left is not None:
-            return Restart(left, tx.graph_break(
+            return Restart(left, graph_break(
                 "unknown-operation", "a generator that is left in a try block"))
         retained = self._early_retained(tx, emit)
         if retained is not None:
-            return Restart(retained, tx.graph_break(
+            return Restart(retained, graph_break(
                 "state", "retain_grad of a tensor that is used on"))
         copied = next((one for one in self.copied_views if one.shows(tx, emit)), None)
         if copied is not None:
-            return Restart(copied.step, tx.graph_break(
+            return Restart(copied.step, graph_break(
                 "unknown-operation", "an array that shares memory as no tensor can"))
         return self._early_inference(tx, emit.outputs)
 

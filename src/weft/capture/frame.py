@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture import bytecode
+from weft.capture.breaks import graph_break
 from weft.capture.replacement.tracebacks import Place
 from weft.errors import SourceLine
 from weft.registrar import registrar
@@ -54,7 +55,7 @@ class Instruction:
 
 def unknown_opcode(tx: Interpreter, frame: Frame, ins: Instruction) -> Any:
     """Stands in for opcodes without a handler."""
-    raise tx.graph_break("unknown-opcode", f"the instruction {ins.name}")
+    raise graph_break("unknown-opcode", f"the instruction {ins.name}")
 
 
 @final

@@ -5,7 +5,7 @@ Place in the pipeline: written by tensor values, finished by the compiler, hande
 outside tensors are placeholders in the order of their first use::
 
     builder.placeholder("x", fake, example=x)
-    node = builder.call("call_method", "relu", (x_node,), {}, fake_result, stack)
+    node = builder.call("relu", (x_node,), {}, fake_result, stack)
     gm, inputs = builder.finish([node])
 """
 
@@ -43,19 +43,57 @@ class GraphInput:
     example: Any
 
 
-class GraphBuilder:
-    """Collects the graph's nodes; knows nothing of Python values."""
+class CallRecorder:
+    """Records calls in a graph; knows nothing of Python values."""
+
+    has_foreign_nodes = False
+    """Whether the arguments of calls may be nodes of another graph."""
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
-        self.inputs: list[GraphInput] = []
         self.n_calls = 0
+        """How many of the nodes make the graph worth compiling."""
+
+    def local(self, node: fx.Node) -> fx.Node:
+        """The node of this graph that stands for `node`."""
+        raise NotImplementedError
+
+    def call(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
+        stack: tuple[SourceLine, ...],
+    ) -> fx.Node:
+        """Record a call of a function, or of the first argument's method of that name; `example` is
+        its result on fake tensors."""
+        if self.has_foreign_nodes:
+            args, kwargs = fx.node.map_arg((args, kwargs), self.local)
+        op = "call_method" if isinstance(target, str) else "call_function"
+        node = self.graph.create_node(op, target, args, kwargs)
+        node.meta["example_value"] = example
+        node.meta["stack"] = stack
+        self.n_calls += 1
+        return node
+
+    def effect(
+        self, function: Any, args: tuple[Any, ...], stack: tuple[SourceLine, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> fx.Node:
+        """Record a call that is kept for its effect and has no result."""
+        node = self.call(function, args, kwargs or {}, None, stack)
+        node.meta["effect"] = True
+        return node
+
+
+class GraphBuilder(CallRecorder):
+    """Collects the nodes of the graph that a frame becomes, and its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: list[GraphInput] = []
         self._last_placeholder: fx.Node | None = None
         self._kept: set[fx.Node] = set()
         self.is_finished = False
         self.holder = torch.nn.Module()
         """Holds the modules of subgraphs."""
-        self.has_subgraphs = False
 
     def local(self, node: fx.Node) -> fx.Node:
         """The node itself; breaks the graph for a node of a subgraph that is already closed."""
@@ -94,19 +132,6 @@ class GraphBuilder:
         if last is None:
             return self.graph.inserting_before(next(iter(self.graph.nodes), None))
         return self.graph.inserting_after(last)
-
-    def call(
-        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
-        stack: tuple[SourceLine, ...],
-    ) -> fx.Node:
-        """Record one call; `example` is its result on fake tensors."""
-        if self.has_subgraphs:
-            fx.node.map_arg((args, kwargs), self.local)
-        node = self.graph.create_node(op, target, args, kwargs)
-        node.meta["example_value"] = example
-        node.meta["stack"] = stack
-        self.n_calls += 1
-        return node
 
     def finish(self, outputs: list[fx.Node]) -> tuple[fx.GraphModule, list[GraphInput]]:
         """Add the outputs, drop unused nodes, and return the module and its inputs in order."""

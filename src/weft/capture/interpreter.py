@@ -13,12 +13,18 @@ from __future__ import annotations
 import operator
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, final
 
 import weft.capture.opcodes  # noqa: F401  fills OPCODES before the first decode
-from weft.capture.breaks import BREAKS, GraphBreak, ObservedException, Restart, SkipFrame
+from weft.capture.breaks import (
+    GraphBreak,
+    ObservedException,
+    Restart,
+    SkipFrame,
+    graph_break,
+)
 from weft.capture.early_ends import EarlyEnds
 from weft.capture.frame import Frame
 from weft.capture.graph import GraphBuilder
@@ -170,7 +176,7 @@ class Interpreter:
         checkpoint()
         outer, self.frame = self.frame, frame
         if self.depth > config.inline_depth_limit:
-            raise self.graph_break("recursion", "calls nested too deeply to inline")
+            raise graph_break("recursion", "calls nested too deeply to inline")
         self.depth += 1
         try:
             while True:
@@ -182,7 +188,7 @@ class Interpreter:
             self._note_break(signal, frame)
             raise
         except UndecidedValue as error:
-            undecided = self.graph_break("data-dependent-value", str(error))
+            undecided = graph_break("data-dependent-value", str(error))
             self._note_break(undecided, frame)
             raise undecided from error
         finally:
@@ -308,9 +314,10 @@ class Interpreter:
         """`function(*args, **kwargs)`."""
         return function.call(self, args, kwargs or {})
 
-    def call_python(self, function: Callable[..., Any], *args: SymbolicValue) -> SymbolicValue:
-        """Call a real Python function (a polyfill) by interpreting it."""
-        return self.wrap_fixed(function, function.__name__).call(self, list(args), {})
+    def call_python(self, function: Any, args: Args, kwargs: Kwargs | None = None
+                    ) -> SymbolicValue:
+        """Call a real function or class (a polyfill, a method that Python looks up)."""
+        return self.call(self.wrap_fixed(function, function.__qualname__), args, kwargs)
 
     def binary(self, op: str, left: SymbolicValue, right: SymbolicValue) -> SymbolicValue:
         """`operator.<op>(left, right)`."""
@@ -355,8 +362,7 @@ class Interpreter:
 
     def mode_node(self, function: Any, *args: Any) -> None:
         """Record a call that sets a mode; it does not count as an operator."""
-        node = self.builder.call("call_function", function, args, {}, None, self.stack())
-        node.meta["effect"] = True
+        self.builder.effect(function, args, self.stack())
         self.builder.n_calls -= 1
 
     def note_check(self) -> None:
@@ -376,10 +382,6 @@ class Interpreter:
         self.stops.watch()
 
     # -- errors and breaks ------------------------------------------------------------------------
-
-    def graph_break(self, id: str, detail: str) -> GraphBreak:
-        """The signal to raise where capture cannot go on."""
-        return GraphBreak(BREAKS[id], detail)
 
     def error(self, kind: type[BaseException], *args: Any, **fields: Any) -> ObservedException:
         """The signal that the program raises an exception of this class.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from weft.capture.breaks import Restart, SkipFrame
+from weft.capture.breaks import Restart, SkipFrame, graph_break
 from weft.capture.frame import Frame
 from weft.config import config
 
@@ -65,7 +65,7 @@ class Stops:
 
     def _check_watched(self, tx: Interpreter, frame: Frame) -> None:
         if not tx.lifetimes.all_held(tx):
-            raise Restart(tx.lifetimes.step, tx.graph_break(
+            raise Restart(tx.lifetimes.step, graph_break(
                 "watched-object", "an object that is watched is let go"))
         while frame.caller is not None:
             frame = frame.caller

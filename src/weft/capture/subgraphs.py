@@ -5,7 +5,7 @@ interpreted its calls go to a `SubgraphBuilder`; tensors of the outer graph that
 inputs::
 
     body = capture_subgraph(tx, function, args, {})
-    node = tx.builder.call("call_function", operator, (body.module_node(tx), *body.inputs), ...)
+    node = tx.builder.call(operator, (body.module_node(tx), *body.inputs), ...)
     result = body.result(tx, node)
 """
 
@@ -21,14 +21,13 @@ import torch
 from torch import fx
 
 from weft.capture.breaks import graph_break
-from weft.capture.graph import GraphInput, drop_unused
+from weft.capture.graph import CallRecorder, GraphInput, drop_unused
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.tensors.tensor import TensorValue, wrap_result
-from weft.errors import SourceLine
 from weft.shapes.algebra.expr import symbols
 from weft.shapes.symnode import expr_of
 
@@ -37,14 +36,15 @@ if TYPE_CHECKING:
 
 
 @final
-class SubgraphBuilder:
+class SubgraphBuilder(CallRecorder):
     """Records calls in a graph of its own; nodes of the outer graph are lifted to inputs."""
 
+    has_foreign_nodes = True
+
     def __init__(self, outer: Any) -> None:
+        super().__init__()
         self.outer = outer
-        self.graph = fx.Graph()
         self.lifted: dict[fx.Node, fx.Node] = {}
-        self.n_calls = 0
         self.hides_grad_mode = bool(getattr(outer, "hides_grad_mode", False))
         """Whether the body runs in another gradient mode than the one it is captured in."""
         self._last: fx.Node | None = None
@@ -82,19 +82,6 @@ class SubgraphBuilder:
         self._last = made
         return made
 
-    def call(
-        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
-        stack: tuple[SourceLine, ...],
-    ) -> fx.Node:
-        """Record one call."""
-        args = fx.node.map_arg(args, self.local)
-        kwargs = fx.node.map_arg(kwargs, self.local)
-        node = self.graph.create_node(op, target, args, kwargs)
-        node.meta["example_value"] = example
-        node.meta["stack"] = stack
-        self.n_calls += 1
-        return node
-
     def add_module(self, module: fx.GraphModule) -> str:
         return self.outer.add_module(module)  # type: ignore[no-any-return]
 
@@ -109,7 +96,7 @@ def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iter
     outer, touches = tx.builder, tx.effects.n_touches
     grad_mode = torch.is_grad_enabled()
     tx.builder = inner = SubgraphBuilder(outer)
-    outer.has_subgraphs = True
+    outer.has_foreign_nodes = True
     torch.set_grad_enabled(False)
     try:
         yield
@@ -175,8 +162,7 @@ class Subgraph:
         `node`."""
         examples = node.meta["example_value"]
         for index, (output, example) in enumerate(zip(self.outputs, examples, strict=True)):
-            part = tx.builder.call("call_function", operator.getitem, (node, index), {},
-                                   example, node.meta["stack"])
+            part = tx.builder.call(operator.getitem, (node, index), {}, example, node.meta["stack"])
             made = wrap_result(tx, part, example)
             assert isinstance(made, TensorValue)
             self._made[id(output)] = made
@@ -222,7 +208,7 @@ def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwarg
     nodes = tuple(_node_of(tx, builder, output) for output in outputs)
     builder.graph.output(nodes)
     drop_unused(builder.graph)
-    outer.has_subgraphs = True
+    outer.has_foreign_nodes = True
     inputs = [outer.local(node) for node in builder.lifted]
     module = fx.GraphModule(_holder(outer), builder.graph, "Subgraph")
     return Subgraph(module, inputs, outputs, value)

@@ -31,7 +31,7 @@ from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.markers import is_allowed_in_graph
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         needs = TupleValue([
             boolean(isinstance(i, TensorValue) and i.example.requires_grad) for i in inputs])
         if not (kwargs or (torch.is_grad_enabled() and any(n.truth(tx) for n in needs.items))):
-            forward = tx.wrap_fixed(apply_without_gradients, "apply_without_gradients")
-            return forward.call(tx, [args[0], needs, *inputs], {})
+            return tx.call_python(apply_without_gradients, [args[0], needs, *inputs])
         if made:  # its functions' variables only exist in this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
         _check_variables(tx, cls)
@@ -57,7 +56,7 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             _rehearse(tx, cls, inputs, needs)
     given, held = _split(tx, cls, args[1:])
     applier = _holding(cls, held) if held else _applier(cls)
-    return run(tx, "call_function", applier, given, kwargs)
+    return record(tx, applier, given, kwargs)
 
 
 def _check_variables(tx: Interpreter, cls: type) -> None:
@@ -118,9 +117,9 @@ def _is_torchs(cls: type) -> bool:
 
 
 def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None:
-    context = tx.wrap_fixed(Context, "Context").call(tx, [needs], {})
+    context = tx.call_python(Context, [needs])
     with torch.enable_grad():  # forward may ask its inputs whether they require gradients
-        inputs = [run(tx, "call_method", "clone", [a], {}) if isinstance(a, TensorValue) else a
+        inputs = [record(tx, "clone", [a]) if isinstance(a, TensorValue) else a
                   for a in args]
     function = tx.wrap_fixed(cls, cls.__name__)
     if cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
@@ -133,8 +132,7 @@ def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None
 
 def _rehearse_backward(tx: Interpreter, function: SymbolicValue, context: SymbolicValue,
                        output: SymbolicValue) -> None:
-    like = tx.wrap_fixed(gradients_like, "gradients_like")
-    gradients = tx.unpack(like.call(tx, [context, output], {}))
+    gradients = tx.unpack(tx.call_python(gradients_like, [context, output]))
     name = "backward"
     if function.constant().vjp is not torch.autograd.Function.vjp:
         name = "vjp"

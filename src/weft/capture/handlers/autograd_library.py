@@ -35,7 +35,7 @@ from weft.capture.values.tensors.tensor import (
     WRITERS,
     TensorValue,
     rebuild_tensor,
-    run,
+    record,
 )
 from weft.shapes.fakes.fake import was_computed
 
@@ -73,7 +73,7 @@ def _autograd_backward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicV
 def _as_list(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
     """A tensor, or a sequence of them, as a list; [] for None."""
     value = tx.force(value)
-    if value.is_constant and value.constant() is None:
+    if is_none(value):
         return []
     return [value] if isinstance(value, TensorValue) else tx.unpack(value)
 
@@ -93,7 +93,7 @@ def _backward(
     retained = [v for v in leaves if v not in wanted and id(v.example.grad_fn) in nodes]
     create = create_graph.truth(tx)
     keep = create if retain_graph is NONE else retain_graph.truth(tx)
-    result = run(tx, "call_function", torch.autograd.grad,
+    result = record(tx, torch.autograd.grad,
                  [ListValue(list(outputs)), ListValue([*wanted, *retained])],
                  {"grad_outputs": ListValue(list(gradients)), "retain_graph": boolean(keep),
                   "create_graph": create_graph, "allow_unused": TRUE})
@@ -160,11 +160,11 @@ def _accumulate(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, creat
     if not isinstance(old, TensorValue):
         leaf.write(tx, "grad", gradient if create else _in_own_memory(tx, leaf, gradient, others))
     elif create or leaf.example.grad_fn is not None:
-        leaf.write(tx, "grad", run(tx, "call_method", "add", [old, gradient], {}))
+        leaf.write(tx, "grad", record(tx, "add", [old, gradient]))
     elif old.example.requires_grad:
         raise graph_break("unknown-operation", "adding to a gradient that has a gradient")
     else:
-        run(tx, "call_method", "add_", [old, gradient], {})
+        record(tx, "add_", [old, gradient])
 
 
 def _in_own_memory(tx: Interpreter, leaf: TensorValue, gradient: TensorValue,
@@ -178,8 +178,8 @@ def _in_own_memory(tx: Interpreter, leaf: TensorValue, gradient: TensorValue,
                  for o in others) > 1
     if not shared and fake.stride() == leaf.example.stride():
         return gradient
-    like = run(tx, "call_function", torch.empty_like, [leaf], {"requires_grad": FALSE})
-    return run(tx, "call_method", "copy_", [like, gradient], {})
+    like = record(tx, torch.empty_like, [leaf], {"requires_grad": FALSE})
+    return record(tx, "copy_", [like, gradient])
 
 
 @rule(torch.autograd.grad)
@@ -196,7 +196,7 @@ def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
     differentiable = [o for o in outputs
                       if isinstance(o, TensorValue) and o.example.requires_grad]
     nodes = _autograd_nodes(differentiable)  # before they are freed
-    result = run(tx, "call_function", torch.autograd.grad, [], given)
+    result = record(tx, torch.autograd.grad, [], given)
     create = given.get("create_graph", FALSE).truth(tx)
     retain = given.get("retain_graph", NONE)
     if not (create if retain is NONE else retain.truth(tx)):
@@ -214,7 +214,7 @@ def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
         _refuse_replaced(tx, value)
     if tx.autograd.freed and _is_spent(tx, value):
         example = value.example.detach()
-        detached = tx.builder.call("call_method", "detach", (node,), {}, example, ())
+        detached = tx.builder.call("detach", (node,), {}, example, ())
         return f"{emit.constant(spent)}({emit.output(detached)})"
     text = emit.output(node)
     if value.python_type() is torch.nn.Parameter and value.source is None:
@@ -306,7 +306,7 @@ def _set_data(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
     if not isinstance(new, TensorValue) or value.source is None or not value.original.is_leaf or (
             new.example.device != value.example.device):
         raise graph_break("unknown-operation", "assignment to .data")
-    detached = run(tx, "call_method", "detach", [new], {})
+    detached = record(tx, "detach", [new])
     if value.example.requires_grad:
         _become_leaf(tx, value, detached)
     else:
@@ -316,8 +316,7 @@ def _set_data(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
 
 def _write_data(emit: Emitter, value: TensorValue, flag: SymbolicValue) -> str:
     tx = emit.tx
-    node = tx.builder.call(
-        "call_method", "detach", (value.proxy(tx),), {}, value.example.detach(), ())
+    node = tx.builder.call("detach", (value.proxy(tx),), {}, value.example.detach(), ())
     return f"{emit.value(value)}.data = {emit.output(node)}"
 
 
@@ -365,7 +364,7 @@ def _requires_grad_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
     if wanted == value.example.requires_grad:
         return value
     if value.source is None and value.example.grad_fn is None:
-        run(tx, "call_method", "requires_grad_", [value, boolean(wanted)], {})
+        record(tx, "requires_grad_", [value, boolean(wanted)])
         tx.autograd.leaves[id(value.example)] = value
         return value
     if not value.original.is_leaf:
@@ -381,7 +380,7 @@ def _requires_grad_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
 def _freeze(tx: Interpreter, leaf: TensorValue) -> None:
     """No gradient comes to an outside leaf through what uses it from now on."""
     kept = leaf.example, leaf.proxy(tx)
-    detached = run(tx, "call_method", "detach", [leaf], {})
+    detached = record(tx, "detach", [leaf])
     leaf.become(detached.fake(tx), detached.proxy(tx))
     tx.autograd.frozen[id(leaf)] = (leaf.example, kept)
 
@@ -392,12 +391,12 @@ def _thaw(tx: Interpreter, leaf: TensorValue) -> None:
     if frozen is leaf.example:
         leaf.become(*kept)
     else:
-        _become_leaf(tx, leaf, run(tx, "call_method", "detach", [leaf], {}))
+        _become_leaf(tx, leaf, record(tx, "detach", [leaf]))
 
 
 def _become_leaf(tx: Interpreter, leaf: TensorValue, detached: SymbolicValue) -> None:
     """`detached` stands for the outside leaf in the graph, and gets its gradients."""
-    run(tx, "call_method", "requires_grad_", [detached], {})
+    record(tx, "requires_grad_", [detached])
     tx.autograd.leaves[id(detached.fake(tx))] = leaf
     tx.autograd.replaced[id(detached.fake(tx))] = tx.breaking_step()
     leaf.become(detached.fake(tx), detached.proxy(tx))
@@ -420,7 +419,7 @@ def _detach_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) ->
     """`detach_` of an outside tensor: the object itself leaves its autograd graph."""
     if value.source is not None and value.example.requires_grad:
         raise graph_break("state", "detach_ of a tensor from outside")
-    return run(tx, "call_method", "detach_", [value, *args], kwargs)
+    return record(tx, "detach_", [value, *args], kwargs)
 
 
 TENSOR_METHODS.update(detach_=_detach_, requires_grad_=_requires_grad_, retain_grad=_retain_grad)
@@ -439,7 +438,7 @@ def _make_parameter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> S
     wanted = args[1] if len(args) > 1 else kwargs.pop("requires_grad", TRUE)
     if not isinstance(data, TensorValue) or data.python_type() not in _PLAIN or kwargs:
         raise graph_break("unknown-operation", "a Parameter of something that is no tensor")
-    made = run(tx, "call_function", torch.nn.Parameter, [data, wanted], {})
+    made = record(tx, torch.nn.Parameter, [data, wanted])
     assert isinstance(made, TensorValue)
     if made.example.requires_grad:
         tx.autograd.leaves[id(made.example)] = made

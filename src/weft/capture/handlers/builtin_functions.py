@@ -60,7 +60,7 @@ from weft.capture.values.objects.generators import next_or_stop
 from weft.capture.values.objects.instances import ObjectValue, checked_text
 from weft.capture.values.objects.modules import PythonModuleValue
 from weft.capture.values.tensors.numpy_arrays import ArrayValue
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def _sorted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(abs)
 def _abs(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(args[0], TensorValue):
-        return run(tx, "call_function", abs, args, {})
+        return record(tx, abs, args)
     if args[0].is_constant:
         return constant(evaluate(tx, lambda: abs(args[0].constant())))
     require_special(tx, args[0], "__abs__")
@@ -509,7 +509,7 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
     if plain and python_object(tx, spec) != "" and not isinstance(formatter, types.FunctionType):
         return value.method(tx, "__format__", [spec], {})
     if (plain or formatter is type_lookup(object, "__format__")) and python_object(tx, spec) == "":
-        return tx.call(tx.wrap_fixed(str, "str"), [value])
+        return tx.call_python(str, [value])
     if isinstance(value, TensorValue):
         return value.text(tx, format, spec.constant())
     raise graph_break("unknown-operation", f"formatting {value!r}")
@@ -522,7 +522,7 @@ def _unary(function: Any, method: str) -> None:
         if value.is_constant:
             return tx.wrap_new(evaluate(tx, lambda: function(value.constant())))
         if isinstance(value, TensorValue):
-            return run(tx, "call_function", function, [value], {})
+            return record(tx, function, [value])
         require_special(tx, value, method)
         return value.method(tx, method, [], {})
 

@@ -25,6 +25,7 @@ from weft.capture.values.constant import (
     constant,
     evaluate,
     evaluate_call,
+    is_none,
     plain_value,
     python_object,
 )
@@ -289,16 +290,16 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
         return value.text(tx, str)
     if isinstance(value, ObjectValue):
         raise graph_break("unknown-operation", f"str of {value!r}")
-    return tx.call(tx.wrap_fixed(repr, "repr"), [value])
+    return tx.call_python(repr, [value])
 
 
 def _message(tx: Interpreter, cls: type, args: list[SymbolicValue]) -> SymbolicValue:
     """`str` of an exception."""
     if issubclass(cls, KeyError) and len(args) == 1:
-        return tx.call(tx.wrap_fixed(repr, "repr"), args)
+        return tx.call_python(repr, args)
     if len(args) > 1:
-        return tx.call(tx.wrap_fixed(str, "str"), [TupleValue(args)])
-    return tx.call(tx.wrap_fixed(str, "str"), args) if args else constant("")
+        return tx.call_python(str, [TupleValue(args)])
+    return tx.call_python(str, args) if args else constant("")
 
 
 @constructor(deque)
@@ -516,9 +517,9 @@ def _starmap(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symbolic
 @iterator_type(itertools.accumulate, pure=False, most=2)
 def _accumulate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     function = args[1] if len(args) > 1 else kwargs.get("func", NONE)
-    plain = function.is_constant and function.constant() is None
+    plain = is_none(function)
     total = kwargs.get("initial")
-    if total is not None and total.is_constant and total.constant() is None:
+    if total is not None and is_none(total):
         total = None
     if total is not None:
         yield total

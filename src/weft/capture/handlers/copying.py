@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.values.attributes import HEAP_TYPE, type_lookup
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.attributes import type_lookup
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue, is_heap_type
 from weft.capture.values.constant import NONE, boolean, constant
 from weft.capture.values.containers.copy_memo import Memo
 from weft.capture.values.containers.deques import DequeValue
@@ -33,7 +33,7 @@ from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.objects.modules import ModuleValue
 from weft.capture.values.objects.remade import RemadeValue, make_call
 from weft.capture.values.tensors.numpy_arrays import ArrayValue
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -76,7 +76,7 @@ def _copy_tensor(tx: Interpreter, value: TensorValue) -> SymbolicValue:
     plain = value.python_type() is torch.Tensor and not value.written
     if not plain or value.example.requires_grad or getattr(value.original, "__dict__", None):
         raise graph_break("unknown-operation", f"copy of {value!r}")
-    return run(tx, "call_method", "detach", [value], {})
+    return record(tx, "detach", [value])
 
 
 def _copy_array(tx: Interpreter, value: ArrayValue, memo: Memo | None = None) -> SymbolicValue:
@@ -168,9 +168,9 @@ def _deep_tensor(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
     wanted = value.example.requires_grad
     if wanted and kind is torch.Tensor and value.getattr(tx, "grad") is not NONE:
         raise graph_break("unknown-operation", f"deepcopy of {value!r} and its gradient")
-    made = run(tx, "call_method", "clone", [run(tx, "call_method", "detach", [value], {})], {})
+    made = record(tx, "clone", [record(tx, "detach", [value])])
     if kind is torch.nn.Parameter:
-        made = tx.wrap_fixed(kind, "Parameter").call(tx, [made, boolean(wanted)], {})
+        made = tx.call_python(kind, [made, boolean(wanted)])
     elif wanted:
         made = made.method(tx, "requires_grad_", [], {})
     return made
@@ -212,7 +212,7 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
 
 def _is_copied_elsewhere(cls: type) -> bool:
     """Whether C code, a registered function or a `__new__` of the class takes part in copying."""
-    if not cls.__flags__ & HEAP_TYPE or cls in copyreg.dispatch_table:
+    if not is_heap_type(cls) or cls in copyreg.dispatch_table:
         return True
     return isinstance(type_lookup(cls, "__new__"), (staticmethod, types.FunctionType))
 
@@ -237,7 +237,7 @@ def _reconstructed(tx: Interpreter, value: ObjectValue, memo: SymbolicValue) -> 
     parts = tx.force(parts)
     if not isinstance(parts, TupleValue):  # a string: the object is its own copy
         return value
-    return tx.wrap_fixed(_RECONSTRUCT, "_reconstruct").call(tx, [value, memo, *parts.all(tx)], {})
+    return tx.call_python(_RECONSTRUCT, [value, memo, *parts.all(tx)])
 
 
 def _reduce(tx: Interpreter, value: ObjectValue, has_state: bool) -> SymbolicValue:

@@ -38,7 +38,7 @@ from weft.capture.values.numbers.symbolic_numbers import (
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.tensors.finite_tests import if_finite
 from weft.capture.values.tensors.size_tensors import has_one_element
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, likely_truth, run
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, likely_truth, record
 from weft.runtime.data_checks import hold, hold_expected
 from weft.shapes.algebra.expr import subs, symbol_of
 from weft.shapes.algebra.relation import Junction, Relation, condition_symbols, rewrite
@@ -71,7 +71,7 @@ def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> S
     if found is not None:
         return found
     _require(tx, tensor, "item", has_one_element(tensor.example) and not args and not kwargs)
-    value = run(tx, "call_method", "item", [tensor], {})
+    value = record(tx, "item", [tensor])
     tx.builder.n_calls -= 1  # a number alone is not worth a graph
     return value
 
@@ -96,9 +96,8 @@ def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
         if _depends_on_data(tx, fits):
             text = "cannot convert float NaN to integer, nor what has more than 64 bits"
             _hold(tx, fits.example.node.value, text)  # type: ignore[attr-defined]
-    double = run(tx, "call_function", torch.scalar_tensor, [number],
-                 {"dtype": constant(torch.float64)})
-    whole = run(tx, "call_method", "to", [double, constant(torch.int64)], {})
+    double = record(tx, torch.scalar_tensor, [number], {"dtype": constant(torch.float64)})
+    whole = record(tx, "to", [double, constant(torch.int64)])
     tx.builder.n_calls -= 2
     return whole.method(tx, "item", [], {})
 
@@ -121,7 +120,7 @@ def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) ->
     _require(tx, tensor, "tolist", short)
     if not sizes:
         return _item(tx, tensor, args, kwargs)
-    value = run(tx, "call_method", "tolist", [tensor], {})
+    value = record(tx, "tolist", [tensor])
     tx.builder.n_calls -= 1
     return value
 
@@ -191,8 +190,8 @@ def _is_truth(tx: Interpreter, value: TensorValue, wanted: bool) -> SymbolicValu
     """The condition that the truth of a tensor of one element is the wanted one."""
     flag: SymbolicValue = value
     if value.example.dtype is not torch.bool:
-        flag = run(tx, "call_function", torch.ne, [value, constant(0)], {})
-    number = run(tx, "call_method", "to", [flag, constant(torch.int64)], {})
+        flag = record(tx, torch.ne, [value, constant(0)])
+    number = record(tx, "to", [flag, constant(torch.int64)])
     return tx.binary("eq", number.method(tx, "item", [], {}), constant(int(wanted)))
 
 
@@ -314,7 +313,7 @@ def _attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         fitted = _fitted_mask(tx, args, kwargs, mask)
         args = [*args[:3], fitted, *args[4:]] if len(args) > 3 else args
         kwargs = {**kwargs, "attn_mask": fitted} if "attn_mask" in kwargs else kwargs
-    return run(tx, "call_function", F.scaled_dot_product_attention, args, kwargs)
+    return record(tx, F.scaled_dot_product_attention, args, kwargs)
 
 
 def _is_precise(query: SymbolicValue) -> bool:
@@ -337,7 +336,7 @@ def _fitted_mask(tx: Interpreter, args: Args, kwargs: Kwargs, mask: TensorValue)
     if all(map(_is_plain_fit, mask.example.shape[-2:], wanted)):
         return mask
     sizes = [constant(-1)] * (mask.example.dim() - 2) + [tx.wrap_new(n) for n in wanted]
-    return run(tx, "call_method", "expand", [mask, *sizes], {})
+    return record(tx, "expand", [mask, *sizes])
 
 
 def _is_plain_fit(size: Any, wanted: Any) -> bool:

@@ -58,8 +58,7 @@ def _str(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     error = _target(args)
-    represent = tx.wrap_fixed(repr, "repr")
-    parts = [tx.call(represent, [arg]).constant() for arg in error.args]
+    parts = [tx.call_python(repr, [arg]).constant() for arg in error.args]
     return constant(f"{error.cls.__name__}({', '.join(parts)})")
 
 

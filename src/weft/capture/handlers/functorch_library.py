@@ -28,7 +28,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import polyfill, rule
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -45,8 +45,7 @@ def _level(function: Any) -> None:
             raise graph_break("state", f"{function.__name__} of values that are no constants")
         known = [arg.proxy(tx) if isinstance(arg, SymbolicNumberValue) else o
                  for arg, o in zip(args, objects, strict=True)]
-        node = tx.builder.call("call_function", function, tuple(known), {}, None, tx.stack())
-        node.meta["effect"] = True
+        tx.builder.effect(function, tuple(known), tx.stack())
         return tx.wrap_new(function(*objects))
 
 
@@ -68,8 +67,7 @@ _level(set_forward_grad_enabled)
 def _enter_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Enter a level of torch.autograd.forward_ad; `tx.state` can leave it if capture stops
     inside."""
-    node = tx.builder.call("call_function", enter_dual_level, (), {}, None, tx.stack())
-    node.meta["effect"] = True
+    tx.builder.effect(enter_dual_level, (), tx.stack())
     tx.state.dual_levels.append(enter_dual_level())
     return constant(tx.state.dual_levels[-1])
 
@@ -77,8 +75,7 @@ def _enter_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(exit_dual_level)
 def _exit_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     level = kwargs["level"].constant()
-    node = tx.builder.call("call_function", exit_dual_level, (), {"level": level}, None, tx.stack())
-    node.meta["effect"] = True
+    tx.builder.effect(exit_dual_level, (), tx.stack(), {"level": level})
     exit_dual_level(level=level)
     tx.state.dual_levels.remove(level)
     return NONE
@@ -91,7 +88,7 @@ def _wrapping(function: Any) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if not isinstance(args[0], TensorValue):
             return args[0]
-        return run(tx, "call_function", function, args, kwargs)
+        return record(tx, function, args, kwargs)
 
 
 for _name in ("_add_batch_dim", "_remove_batch_dim", "_unwrap_batched", "_wrap_for_grad",

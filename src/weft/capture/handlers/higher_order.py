@@ -58,7 +58,7 @@ def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             raise graph_break("checkpoint", "one with use_reentrant=True whose gradients differ")
         settings["use_reentrant"] = FALSE
     named = {k: _setting(tx, v) for k, v in settings.items()}
-    node = tx.builder.call("call_function", checkpoint, (body.module_node(tx), *body.inputs), named,
+    node = tx.builder.call(checkpoint, (body.module_node(tx), *body.inputs), named,
                            body.examples(), tx.stack())
     return body.result(tx, node)
 
@@ -123,7 +123,7 @@ def _cond(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         _take_inputs(body, inputs)
         modules.append(body.module_node(tx))
     node = tx.builder.call(
-        "call_function", cond_operator, (predicate.proxy(tx), *modules, tuple(inputs)), {},
+        cond_operator, (predicate.proxy(tx), *modules, tuple(inputs)), {},
         _of_either(branches[0].examples(), [n.meta["example_value"] for n in inputs]), tx.stack())
     return branches[0].result(tx, node)
 
@@ -196,7 +196,7 @@ def _while_loop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         _take_inputs(part, inputs, len(carried))
         modules.append(part.module_node(tx))
     first = tuple(value.proxy(tx) for value in carried)
-    node = tx.builder.call("call_function", while_loop_operator, (*modules, first, tuple(inputs)),
+    node = tx.builder.call(while_loop_operator, (*modules, first, tuple(inputs)),
                            {}, parts[1].examples(), tx.stack())
     return parts[1].result(tx, node)
 

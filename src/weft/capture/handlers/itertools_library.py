@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from weft.capture.handlers.constructors import iterator_of, iterator_type
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, constant
+from weft.capture.values.constant import NONE, constant, is_none
 from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.objects.classes import constructor
@@ -57,7 +57,7 @@ class _Groups:
         self.item = next(self.items, None)
         if self.item is None:
             return False
-        plain = self.key.is_constant and self.key.constant() is None
+        plain = is_none(self.key)
         self.item_key = self.item if plain else self.tx.call(self.key, [self.item])
         return True
 

@@ -18,7 +18,7 @@ from weft.capture.values.constant import NONE, constant, evaluate, is_none
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue, operand
 from weft.capture.values.objects.functions import rule
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -33,11 +33,10 @@ def _pad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     mode = args[2] if len(args) > 2 else kwargs.get("mode", constant("constant"))
     plain = len(args) > 1 and mode.is_constant and mode.constant() == "constant"
     if plain and _is_scattered(args[0]) and _pads_nothing(tx, args[1]):
-        return run(tx, "call_method", "clone", args[:1], {})
+        return record(tx, "clone", args[:1])
     if mode.is_constant and mode.constant() == "circular" and _pads_whole_rows(tx, args):
-        form = tx.wrap_fixed(library.circular_pad, "circular_pad")
-        return form.call(tx, args[:2], {})
-    return run(tx, "call_function", nn_functions.pad, args, kwargs)
+        return tx.call_python(library.circular_pad, args[:2])
+    return record(tx, nn_functions.pad, args, kwargs)
 
 
 def _pads_whole_rows(tx: Interpreter, args: Args) -> bool:
@@ -81,7 +80,7 @@ def _resizing(function: Any) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = _by_sizes(tx, function, [tx.force(arg) for arg in args])
-        made = run(tx, "call_function", function, args, kwargs)
+        made = record(tx, function, args, kwargs)
         if isinstance(made, TensorValue) and not evaluate(tx, lambda: _has_pixels(made.example)):
             raise graph_break("operator-failed", f"{function.__name__} of {made!r}")
         return made
@@ -148,13 +147,13 @@ def _of_images(function: Any) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
-        made = run(tx, "call_function", function, args, kwargs)
+        made = record(tx, function, args, kwargs)
         given = args[0] if args else None
         if isinstance(given, TensorValue) and isinstance(made, TensorValue):
             x = given.example
             if x.device.type == "cpu" and x.dim() == 4 and _is_channels_last(x):
                 form: Kwargs = {"memory_format": constant(torch.channels_last)}
-                return run(tx, "call_method", "contiguous", [made], form)
+                return record(tx, "contiguous", [made], form)
         return made
 
 
@@ -169,7 +168,7 @@ def _observe(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     ranges = [r.example for r in map(tx.force, args[3:7]) if isinstance(r, TensorValue)]
     if any(r.shape.numel() == 0 for r in ranges):
         raise graph_break("operator-failed", "fused_moving_avg_obs_fake_quant of no ranges yet")
-    return run(tx, "call_function", torch.fused_moving_avg_obs_fake_quant, args, kwargs)
+    return record(tx, torch.fused_moving_avg_obs_fake_quant, args, kwargs)
 
 
 _of_images(torch.channel_shuffle)

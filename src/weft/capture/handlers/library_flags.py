@@ -98,7 +98,7 @@ def _set_numpy_errors(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
 def _errstate(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if args or "call" in kwargs:
         raise graph_break("state", "errors of floating-point numbers that call")
-    return tx.wrap_fixed(contexts.NumpyErrors, "errstate").call(tx, args, kwargs)
+    return tx.call_python(contexts.NumpyErrors, args, kwargs)
 
 
 for _pair in kernel_choices:

@@ -22,7 +22,7 @@ from weft.capture.values.constant import NONE, constant, evaluate_call
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import MARKED, Rule, rule
 from weft.capture.values.registry import wraps
-from weft.capture.values.tensors.tensor import run
+from weft.capture.values.tensors.tensor import record
 from weft.markers import DISABLED, is_allowed_in_graph, is_compiling
 from weft.stances import error_mode, set_error_mode, set_stance
 
@@ -160,7 +160,7 @@ def _constant_result(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs)
 
 
 def _allowed(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return run(tx, "call_function", function, args, kwargs)
+    return record(tx, function, args, kwargs)
 
 
 @constructor(set_stance)

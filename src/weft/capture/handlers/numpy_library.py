@@ -30,7 +30,7 @@ from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.known_arrays import evaluated
 from weft.capture.values.tensors.numpy_arrays import ArrayValue, call_numpy
 from weft.capture.values.tensors.numpy_recording import record_numpy
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, record
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -154,7 +154,7 @@ _CONVERTER = vars(sys.modules["numpy._core._multiarray_umath"])["_array_converte
 
 @constructor(_CONVERTER)
 def _converter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(numpy_forms.ArrayConverter, "array_converter").call(tx, args, kwargs)
+    return tx.call_python(numpy_forms.ArrayConverter, args, kwargs)
 
 
 @constructor(numpy.dtype)
@@ -176,7 +176,7 @@ def _from_numpy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _asarray(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(args[0], ArrayValue):
         return _sharing(tx, args[0], kwargs)
-    return run(tx, "call_function", torch.asarray, args, kwargs)
+    return record(tx, torch.asarray, args, kwargs)
 
 
 def _or_of_array(
@@ -231,13 +231,13 @@ _indexed_by_arrays("__setitem__")
 
 def _sharing(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValue:
     tensor = array.shared(tx)
-    return run(tx, "call_method", "to", [tensor], kwargs) if kwargs else tensor
+    return record(tx, "to", [tensor], kwargs) if kwargs else tensor
 
 
 def _copying(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValue:
-    copy = run(tx, "call_method", "clone", [array.read(tx)], {})
+    copy = record(tx, "clone", [array.read(tx)])
     requires = kwargs.pop("requires_grad", None)
-    copy = run(tx, "call_method", "to", [copy], kwargs) if kwargs else copy
+    copy = record(tx, "to", [copy], kwargs) if kwargs else copy
     if requires is not None and requires.truth(tx):
         raise graph_break("unknown-operation", "a tensor that requires grad made from an array")
     return copy

@@ -27,7 +27,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.objects.functions import inline, polyfill, rule
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -49,8 +49,8 @@ def _with_tensor_scalars(original: Any, python: Any) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         scalars = tx.force(args[3]) if len(args) > 3 else kwargs.get("scalars")
         if scalars is not None and _has_tensors(tx, scalars):
-            return tx.wrap_fixed(python, python.__name__).call(tx, args, kwargs)
-        return run(tx, "call_function", original, args, kwargs)
+            return tx.call_python(python, args, kwargs)
+        return record(tx, original, args, kwargs)
 
 
 def _has_tensors(tx: Interpreter, value: SymbolicValue) -> bool:
@@ -138,7 +138,7 @@ def _without_branches(function: types.FunctionType, n_counts: int) -> None:
         chosen = kwargs.get("capturable")
         if chosen is not None and chosen.is_constant and chosen.constant():
             return inline(tx, function, args, kwargs)
-        return tx.wrap_fixed(selecting, selecting.__name__).call(tx, args, kwargs)
+        return tx.call_python(selecting, args, kwargs)
 
 
 def _unfuse(function: types.FunctionType, plain: types.FunctionType) -> None:

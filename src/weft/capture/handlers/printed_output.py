@@ -33,7 +33,7 @@ def _print(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             raise graph_break("print", "a call of print")
     if not isinstance(file, RemadeValue | ObjectValue):
         raise graph_break("print", "a call of print")
-    return tx.wrap_fixed(print_to, "print").call(tx, args, {**kwargs, "file": file})
+    return tx.call_python(print_to, args, {**kwargs, "file": file})
 
 
 @rule(input, open, exec, eval, compile, breakpoint)

@@ -43,7 +43,7 @@ def _register(module: ModuleType, name: str) -> None:
 
     @rule(original)
     def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.wrap_fixed(twin(module, name), name).call(tx, args, kwargs)
+        return tx.call_python(twin(module, name), args, kwargs)
 
 
 for _module, _names in _TWINS.items():

@@ -97,7 +97,7 @@ def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = 
         return value.cls((k.constant(), inner(v)) for k, v in value.pairs(tx))
     if value.python_type() in pytree.SUPPORTED_NODES:
         return _registered_stand_in(tx, value, inner)
-    if value.is_constant and value.constant() is None:
+    if is_none(value):
         return None
     return Marker(value)
 

@@ -19,7 +19,7 @@ from weft.capture.polyfills import packed, recurrent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.objects.functions import rule
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.runtime.cudnn_rnn import GRU, RNN_RELU, RNN_TANH
 from weft.shapes.symnode import certainly_equal
 
@@ -38,11 +38,10 @@ def _layer(function: Any, mode: int) -> None:
             return _packed_layer(tx, function, args, kwargs)
         args = _with_plain_options(args)
         if _is_cudnns(args):
-            form = tx.wrap_fixed(recurrent.cudnn_layer, "cudnn_layer")
-            return form.call(tx, [constant(mode), *args], kwargs)
+            return tx.call_python(recurrent.cudnn_layer, [constant(mode), *args], kwargs)
         if _is_long(args):
             raise graph_break("unrolled-loop", f"{function.__name__} of {args[0]!r}")
-        return run(tx, "call_function", function, args, kwargs)
+        return record(tx, function, args, kwargs)
 
 
 _layer(torch.gru, GRU)
@@ -58,13 +57,13 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return _packed_layer(tx, torch.lstm, args, kwargs)
     args = _with_plain_options(args)
     if _is_cudnns(args):
-        return tx.wrap_fixed(recurrent.cudnn_lstm, "cudnn_lstm").call(tx, args, kwargs)
+        return tx.call_python(recurrent.cudnn_lstm, args, kwargs)
     if _is_onednns(tx, args):
         if _has_symbolic_sizes(args):
-            return tx.wrap_fixed(recurrent.lstm_by_layers, "lstm_by_layers").call(tx, args, kwargs)
+            return tx.call_python(recurrent.lstm_by_layers, args, kwargs)
     elif _has_symbolic_sizes(args) or _is_long(args):
         raise graph_break("unrolled-loop", f"lstm of {args[0]!r}")
-    return run(tx, "call_function", torch.lstm, args, kwargs)
+    return record(tx, torch.lstm, args, kwargs)
 
 
 @rule(torch.nn.RNNBase.flatten_parameters)
@@ -78,7 +77,7 @@ def _packed_layer(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     """Packed sequences, whose lengths the kernel reads from a tensor."""
     if len(args) > 1 and all(isinstance(arg, TensorValue) for arg in args[:2]):
         raise graph_break("data-dependent-value", f"{function.__name__} of packed sequences")
-    return run(tx, "call_function", function, args, kwargs)
+    return record(tx, function, args, kwargs)
 
 
 def _of_lengths(function: Any, form: Any) -> None:
@@ -86,8 +85,8 @@ def _of_lengths(function: Any, form: Any) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
         if not kwargs and _are_data_and_lengths(args):
-            return tx.wrap_fixed(form, form.__name__).call(tx, args, {})
-        return run(tx, "call_function", function, args, kwargs)
+            return tx.call_python(form, args)
+        return record(tx, function, args, kwargs)
 
 
 _of_lengths(pack_padded_sequence, packed.pack_padded)

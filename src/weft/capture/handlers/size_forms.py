@@ -22,7 +22,7 @@ from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, record
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Applies = Callable[["Interpreter", Args, Kwargs], bool]
 def _form(function: Any, *forms: tuple[Any, Applies]) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return _formed(tx, "call_function", function, forms, args, kwargs)
+        return _formed(tx, function, forms, args, kwargs)
 
 
 def _method_form(*forms: tuple[Any, Applies]) -> None:
@@ -42,21 +42,20 @@ def _method_form(*forms: tuple[Any, Applies]) -> None:
     name = forms[0][0].__name__
 
     def handler(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return _formed(tx, "call_method", name, forms, [tensor, *args], kwargs)
+        return _formed(tx, name, forms, [tensor, *args], kwargs)
 
     TENSOR_METHODS[name] = handler
 
 
 def _formed(
-    tx: Interpreter, op: str, target: Any, forms: tuple[tuple[Any, Applies], ...], args: Args,
+    tx: Interpreter, target: Any, forms: tuple[tuple[Any, Applies], ...], args: Args,
     kwargs: Kwargs,
 ) -> SymbolicValue:
     args = [tx.force(arg) for arg in args]
     for form, applies in forms:
         if applies(tx, args, kwargs):
-            return tx.wrap_fixed(form, form.__name__).call(
-                tx, args[: form.__code__.co_argcount], kwargs)
-    return run(tx, op, target, args, kwargs)
+            return tx.call_python(form, args[: form.__code__.co_argcount], kwargs)
+    return record(tx, target, args, kwargs)
 
 
 def _symbolic_number(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
@@ -92,8 +91,8 @@ def _block_diag(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 def _block_diag_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     blocks = TupleValue(args)
     if not kwargs and _block_diag(tx, [blocks], {}):
-        return tx.call_python(sizes.block_diag, blocks)
-    return run(tx, "call_function", torch.block_diag, args, kwargs)
+        return tx.call_python(sizes.block_diag, [blocks])
+    return record(tx, torch.block_diag, args, kwargs)
 
 
 def _vander(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:

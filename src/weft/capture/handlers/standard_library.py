@@ -367,7 +367,7 @@ class OpaqueValue(OutsideObject):
         kind = type(self.object)
         caller = type_lookup(kind, "__call__")
         if isinstance(caller, types.FunctionType):
-            return tx.wrap_fixed(caller, caller.__qualname__).call(tx, [self, *args], kwargs)
+            return tx.call_python(caller, [self, *args], kwargs)
         if kind is not types.GenericAlias:
             return super().call(tx, args, kwargs)
         origin = typing.get_origin(self.object)

@@ -21,7 +21,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, is_none, python_object
 from weft.capture.values.objects.builtins import BuiltinValue
 from weft.capture.values.objects.functions import FunctionValue
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, record
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -34,11 +34,11 @@ def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwa
     if real is None:
         raise graph_break("gradient-hook", f"a hook on the gradient of {tensor!r}")
     with rehearsal(tx, f"the hook {hook!r}", [tensor]):
-        gradient = run(tx, "call_function", torch.empty_like, [tensor], {})
+        gradient = record(tx, torch.empty_like, [tensor])
         result = tx.force(hook.call(tx, [gradient], {}))
     if not is_none(result) and not isinstance(result, TensorValue):
         raise graph_break("gradient-hook", f"the hook {hook!r}, which gives no tensor")
-    return run(tx, "call_function", _registrar(real), [tensor], {})
+    return record(tx, _registrar(real), [tensor])
 
 
 TENSOR_METHODS["register_hook"] = _register_hook

@@ -23,7 +23,7 @@ from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, ConstantValue, constant, is_none
 from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, record
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -39,16 +39,16 @@ def _getitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -
         return batched
     key = _with_numbers(tx, key)
     found = _select(tx, tensor, key)
-    return run(tx, "call_function", operator.getitem, [tensor, key], {}) if found is None else found
+    return record(tx, operator.getitem, [tensor, key]) if found is None else found
 
 
 def _setitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     key, value = _with_numbers(tx, tx.force(args[0])), tx.force(args[1])
     part = _select(tx, tensor, key)
     if part is None:
-        run(tx, "call_function", operator.setitem, [tensor, key, value], {})
+        record(tx, operator.setitem, [tensor, key, value])
     else:  # all of the part: PyTorch's own conversions and broadcasts
-        run(tx, "call_function", operator.setitem, [part, constant(Ellipsis), value], {})
+        record(tx, operator.setitem, [part, constant(Ellipsis), value])
     return NONE
 
 
@@ -100,12 +100,12 @@ def _index_many(tx: Interpreter, tensor: SymbolicValue, key: SymbolicValue) -> S
         is_full = isinstance(item, SliceValue) and all(map(is_none, item.parts))
         if isinstance(item, ConstantValue) and type(item.value) is int:
             at = [tensor, constant(len(found)), item]
-            tensor = run(tx, "call_function", torch.select, at, {})
+            tensor = record(tx, torch.select, at)
         elif is_full or isinstance(item, TensorValue):
             found.append(NONE if is_full else item)
         else:
             return None
-    return run(tx, "call_function", torch.ops.aten.index.Tensor, [tensor, ListValue(found)], {})
+    return record(tx, torch.ops.aten.index.Tensor, [tensor, ListValue(found)])
 
 
 def _is_batched_integer(item: SymbolicValue) -> bool:
@@ -121,9 +121,9 @@ def _select(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> Symboli
     if not all(isinstance(item, _BASIC) and _is_basic(item) for item in items):
         raise graph_break("unknown-operation", "a symbolic int beside indices that are tensors")
     rest = TupleValue([_full_slice() if _is_symbolic_int(item) else item for item in items])
-    part = run(tx, "call_function", operator.getitem, [tensor, rest], {})
+    part = record(tx, operator.getitem, [tensor, rest])
     for dim, index in reversed(_places(items, tensor.example.dim())):
-        part = run(tx, "call_function", torch.select, [part, constant(dim), index], {})
+        part = record(tx, torch.select, [part, constant(dim), index])
     return part
 
 

@@ -56,7 +56,7 @@ from weft.capture.values.containers.sequences import ListValue, SizeValue, Tuple
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule, rule_of
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, record
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _recorded_as_one_call(function: Any) -> None:
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return run(tx, "call_function", function, args, kwargs)
+        return record(tx, function, args, kwargs)
 
 
 def _under_another_name(name: str, function: Any) -> None:
@@ -161,7 +161,7 @@ def _under_another_name(name: str, function: Any) -> None:
 
     call.__name__ = call.__qualname__ = f"c_{name}"
     globals()[call.__name__] = call  # where the text of a graph module finds it
-    rule(function)(lambda tx, args, kwargs: run(tx, "call_function", call, args, kwargs))
+    rule(function)(lambda tx, args, kwargs: record(tx, call, args, kwargs))
 
 
 for _name in torch.functional.__all__:
@@ -245,7 +245,7 @@ def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if args and not isinstance(args[0], TensorValue) and (
             _holds(tx, args[0], SymbolicNumberValue) or _holds(tx, args[0], TensorValue)):
         return _tensor(tx, args, kwargs)
-    return run(tx, "call_function", torch.as_tensor, args, kwargs)
+    return record(tx, torch.as_tensor, args, kwargs)
 
 
 @rule(torch.tensor)
@@ -256,11 +256,11 @@ def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if of_tensors and (options or isinstance(args[0], TensorValue)):
         raise graph_break("data-dependent-value", "torch.tensor of a list with tensors in it")
     if options or not args or not (of_tensors or _holds(tx, args[0], SymbolicNumberValue)):
-        return run(tx, "call_function", torch.tensor, args, kwargs)
+        return record(tx, torch.tensor, args, kwargs)
     wanted = {name: value for name, value in kwargs.items() if value is not NONE}
     made = _stack(tx, args[0], wanted.get("dtype"))
     assert isinstance(made, TensorValue)
-    return run(tx, "call_method", "to", [made], wanted) if wanted else made
+    return record(tx, "to", [made], wanted) if wanted else made
 
 
 def _stack(tx: Interpreter, value: SymbolicValue, dtype: SymbolicValue | None) -> SymbolicValue:
@@ -269,19 +269,19 @@ def _stack(tx: Interpreter, value: SymbolicValue, dtype: SymbolicValue | None) -
     if isinstance(value, (ListValue, TupleValue)):
         parts = [_stack(tx, item, dtype) for item in value.all(tx)]
         common = functools.reduce(torch.promote_types, (p.fake(tx).dtype for p in parts))
-        same = [run(tx, "call_method", "to", [p, constant(common)], {}) for p in parts]
-        return run(tx, "call_function", torch.stack, [ListValue(same)], {})
+        same = [record(tx, "to", [p, constant(common)]) for p in parts]
+        return record(tx, torch.stack, [ListValue(same)])
     if isinstance(value, TensorValue):
         if any(type(n) is not int or n != 1 for n in value.example.shape):
             raise graph_break("operator-failed", "torch.tensor of a list with large tensors")
-        flat = run(tx, "call_method", "detach", [value], {})
-        return run(tx, "call_method", "reshape", [flat, TupleValue([])], {})
+        flat = record(tx, "detach", [value])
+        return record(tx, "reshape", [flat, TupleValue([])])
     named = {} if dtype is None else {"dtype": dtype}
     if not isinstance(value, SymbolicNumberValue):
-        return run(tx, "call_function", torch.tensor, [value], named)
+        return record(tx, torch.tensor, [value], named)
     if dtype is None and value.python_type() is not float:
         named = {"dtype": constant(torch.int64 if value.python_type() is int else torch.bool)}
-    return run(tx, "call_function", torch.scalar_tensor, [value], named)
+    return record(tx, torch.scalar_tensor, [value], named)
 
 
 def _holds(tx: Interpreter, value: SymbolicValue, kind: type[SymbolicValue]) -> bool:
@@ -333,9 +333,9 @@ def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symb
     if len(args) == 1 and isinstance(args[0], SizeValue):
         sizes = args[0].all(tx)
     if not kwargs and all(value.python_type() is int for value in sizes):
-        return run(tx, "call_function", torch.empty, [TupleValue(sizes)], named)
+        return record(tx, torch.empty, [TupleValue(sizes)], named)
     if not kwargs and len(args) == 1 and args[0].python_type() is numpy.ndarray:
-        return tx.wrap_fixed(torch.as_tensor, "as_tensor").call(tx, args, named)
+        return tx.call_python(torch.as_tensor, args, named)
     if kwargs or len(args) != 1 or args[0].python_type() not in (list, tuple, range):
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
     return _tensor(tx, args, named)
@@ -365,7 +365,7 @@ def _tensor_type(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
         if wanted.is_cuda:
             raise graph_break("unknown-operation", f"a tensor as {wanted!r}")
         target = [constant(torch.device("cpu")), constant(wanted.dtype)]
-        return run(tx, "call_method", "to", [value, *target], {})
+        return record(tx, "to", [value, *target])
     return value.metadata(tx, "type", args, kwargs)
 
 
@@ -380,10 +380,10 @@ def _tensor_new(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs)
     first = tx.force(args[0]) if args else None
     if first is None or isinstance(first, SizeValue) or first.python_type() is int:
         size = first if isinstance(first, SizeValue) else TupleValue(list(args))
-        return run(tx, "call_method", "new_empty", [value, size], kwargs)
+        return record(tx, "new_empty", [value, size], kwargs)
     if isinstance(first, TensorValue):
-        return run(tx, "call_method", "new", [value, *args], kwargs)
-    return run(tx, "call_method", "new_tensor", [value, *args], kwargs)
+        return record(tx, "new", [value, *args], kwargs)
+    return record(tx, "new_tensor", [value, *args], kwargs)
 
 
 @rule(check_tensor_all)
@@ -394,13 +394,13 @@ def _check_all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     truth = args[0].method(tx, "all", [], {})
     text = ("Expected cond to be True, but got False. (Could this error message be improved? If "
             "so, please report an enhancement request to PyTorch.)")
-    run(tx, "call_function", assert_async, [truth, constant(text)], {})
+    record(tx, assert_async, [truth, constant(text)])
     return NONE
 
 
 @rule(assert_async)
 def _assert_async(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    run(tx, "call_function", assert_async, args, kwargs)
+    record(tx, assert_async, args, kwargs)
     return NONE
 
 
@@ -444,8 +444,8 @@ def _scaled(name: str, polyfill: Any) -> None:
     def handler(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
         scale = kwargs.get("value")
         if isinstance(scale, TensorValue):
-            return tx.call_python(polyfill, value, *args, scale)
-        return run(tx, "call_method", name, [value, *args], kwargs)
+            return tx.call_python(polyfill, [value, *args, scale])
+        return record(tx, name, [value, *args], kwargs)
 
 
 _scaled("addcdiv_", contexts.addcdiv_)
@@ -461,7 +461,7 @@ _SUBCLASS_SWITCH: Any = DisableTorchFunctionSubclass
 
 @constructor(_SUBCLASS_SWITCH)
 def _plain_tensors(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(contexts.PlainTensors, "PlainTensors").call(tx, [], {})
+    return tx.call_python(contexts.PlainTensors, [])
 
 
 _INFERENCE: Any = InferenceMode
@@ -469,7 +469,7 @@ _INFERENCE: Any = InferenceMode
 
 @constructor(_INFERENCE)
 def _inference_region(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(contexts.InferenceRegion, "InferenceRegion").call(tx, args, kwargs)
+    return tx.call_python(contexts.InferenceRegion, args, kwargs)
 
 
 @rule(contexts.switch_inference)
@@ -489,7 +489,7 @@ def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
 
 @constructor(*_SWITCHES)
 def _null_context(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(contexts.NullContext, "NullContext").call(tx, [], {})
+    return tx.call_python(contexts.NullContext, [])
 
 
 @rule(torch.autograd.profiler.record_function.__enter__)

@@ -66,7 +66,7 @@ class ChangedFilters(SymbolicValue):
 def _filters_mutated(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not _was_told(tx):
         tx.effects.touch(ChangedFilters())
-    filters = python_object(tx, tx.call_python(library.warning_filters))
+    filters = python_object(tx, tx.call_python(library.warning_filters, []))
     if not isinstance(filters, list):
         raise graph_break("print", "filters of warnings that are not known")
     known = [*warnings.filters, *tx.modes.ignored_warnings]
@@ -83,7 +83,7 @@ def _has_own_filters(tx: Interpreter) -> bool:
     """Whether the filters differ from those at the start of the frame."""
     if not _was_told(tx):
         return False
-    filters = tx.force(tx.call_python(library.warning_filters))
+    filters = tx.force(tx.call_python(library.warning_filters, []))
     return filters.source is None or tx.effects.changed(filters)
 
 
@@ -128,7 +128,7 @@ def _is_ignored(tx: Interpreter, warning: GivenWarning) -> bool:
     """Whether the program's filters ignore the warning."""
     module = warning.place.globals.get("__name__") or "<string>"
     asked = [constant(warning.category), constant(module), constant(warning.place.line)]
-    action = tx.call_python(library.warning_action, warning.text, *asked)
+    action = tx.call_python(library.warning_action, [warning.text, *asked])
     return bool(python_object(tx, action) == "ignore")
 
 

@@ -141,7 +141,7 @@ _PREPARE_RERAISE: Final = 1
 
 def _python(tx: Interpreter, function: Any, *args: SymbolicValue) -> SymbolicValue:
     """A polyfill as a value."""
-    return tx.force(tx.wrap_fixed(function, function.__name__).call(tx, [*args], {}))
+    return tx.force(tx.call_python(function, [*args]))
 
 
 # -- with -----------------------------------------------------------------------------------------

@@ -430,8 +430,7 @@ def restore_modes(emit: Emitter, tx: Interpreter) -> None:
         emit.line(f"{emit.constant(set_error_mode)}({tx.end.error_mode})")
     undo, redo = tx.end.changes
     for function, args in undo:
-        node = tx.builder.call("call_function", function, args, {}, None, ())
-        node.meta["effect"] = True
+        tx.builder.effect(function, args, ())
         tx.builder.n_calls -= 1
     for function, args in redo:
         emit.line(f"{emit.constant(function)}({', '.join(map(emit.constant, args))})")

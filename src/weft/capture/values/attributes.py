@@ -17,7 +17,7 @@ from weft._torch import InstanceMethod
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.source import is_library
-from weft.capture.values.base import MISSING, SymbolicValue
+from weft.capture.values.base import MISSING, SymbolicValue, is_heap_type
 from weft.capture.values.constant import ConstantValue, constant, member_attribute
 from weft.capture.values.declared import Declared
 from weft.capture.values.objects.functions import BoundMethodValue
@@ -113,7 +113,7 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
     owner = next(base for base in cls.__mro__ if name in _ATTRIBUTES(base))
     if owner in tx.classes.made:
         return tx.wrap(attribute, None)
-    if not owner.__flags__ & HEAP_TYPE:  # a C type, which cannot be changed
+    if not is_heap_type(owner):  # a C type, which cannot be changed
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
     source = tx.tree.object(owner, owner.__qualname__).instance_dict().dict_item(name)
     return tx.wrap(attribute, source)
@@ -142,7 +142,7 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
         set_made_attribute(tx, cls, name, value)
         return
     old = type_lookup(cls, name)
-    immutable = not cls.__flags__ & HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE
+    immutable = not is_heap_type(cls) or cls.__flags__ & _IMMUTABLE_TYPE
     if immutable or name.startswith("__") or hasattr(type(old), "__get__") or hasattr(
             value.python_type(), "__get__"):
         raise graph_break("unknown-operation", f"setting attribute {name!r} of {cls.__name__}")
@@ -157,8 +157,6 @@ set_made_attribute: Declared[[Interpreter, Any, str, SymbolicValue], None] = Dec
 """`made.name = value` of a class made inside."""
 
 _IMMUTABLE_TYPE: Final = 1 << 8
-HEAP_TYPE: Final = 1 << 9
-"""The type flag of classes whose attributes can be set."""
 
 
 def written_attribute(tx: Interpreter, cls: type, name: str) -> SymbolicValue | None:

@@ -35,7 +35,13 @@ class _Missing:
 MISSING = _Missing()
 
 _HEAP_TYPE: Final = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE`: errors name such a class by its name alone."""
+"""`Py_TPFLAGS_HEAPTYPE`"""
+
+
+def is_heap_type(cls: type) -> bool:
+    """Whether the class was made while the program ran, as by a `class` statement: its attributes
+    can be set, and errors name it by its name alone."""
+    return bool(cls.__flags__ & _HEAP_TYPE)
 
 
 class SymbolicValue:
@@ -161,7 +167,7 @@ class SymbolicValue:
         methods."""
         kind = self.python_type()
         is_plain = type(kind) is type and (
-            kind.__module__ == "builtins" or kind.__flags__ & _HEAP_TYPE) and kind is not type
+            kind.__module__ == "builtins" or is_heap_type(kind)) and kind is not type
         if is_plain and not any(name in vars(base) for base in kind.__mro__ for name in methods):
             return tx.error(TypeError, f"'{kind.__name__}' {refusal}")
         return graph_break("unknown-operation", operation)

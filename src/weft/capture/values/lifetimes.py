@@ -29,12 +29,11 @@ from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
 from weft.capture.frame import Frame
 from weft.capture.source import Reference
-from weft.capture.values.base import SymbolicValue
+from weft.capture.values.base import SymbolicValue, is_heap_type
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-_HEAP_TYPE: Final = 1 << 9  # of CPython: the class was made by a `class` statement
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
 """Types whose weak references say nothing; tensors should be freed early."""
 
@@ -96,7 +95,7 @@ def is_watched(obj: Any) -> bool:
     """Whether freeing an outside object, and with it what its attributes hold, has an effect."""
     if _acts_alone(obj):
         return True
-    if not type(obj).__flags__ & _HEAP_TYPE or issubclass(type(obj), _LONG_LIVED):
+    if not is_heap_type(type(obj)) or issubclass(type(obj), _LONG_LIVED):
         return False  # objects of C's classes are not asked what they hold
     held = gc.get_referents(obj)
     held += [item for part in held if type(part) is dict for item in part.values()]

@@ -8,11 +8,11 @@ iterators). `value.append(x)` calls the method directly; `value.append` alone is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.values.arities import method_fits
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, is_heap_type
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -66,11 +66,8 @@ class ContainerMethods(MethodTable):
 def _name_in_errors(kind: type) -> str:
     """The name of a type in Python's error messages: static C types include their module
     (`torch.Size`)."""
-    plain = kind.__module__ == "builtins" or kind.__flags__ & _HEAP_TYPE
+    plain = kind.__module__ == "builtins" or is_heap_type(kind)
     return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"
-
-
-_HEAP_TYPE: Final = 1 << 9
 
 
 @final

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source, describe, is_library
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
-from weft.capture.values.constant import NONE, boolean, constant, python_object
+from weft.capture.values.constant import NONE, boolean, constant, is_none, python_object
 from weft.capture.values.containers.identities import RunTimeKey
 from weft.capture.values.containers.iterators import IteratorValue, advance
 from weft.capture.values.containers.sequences import TupleValue
@@ -325,9 +325,7 @@ class DictValue(ContainerMethods):
         return found
 
     def _default(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-        if self.cls is defaultdict and self.factory is not NONE and not (
-            self.factory.is_constant and self.factory.constant() is None
-        ):
+        if self.cls is defaultdict and not is_none(self.factory):
             made = tx.call(self.factory, [])
             self.setitem(tx, key, made)
             return made

@@ -46,8 +46,7 @@ def _eq(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     value = args[0]
     assert isinstance(value, ObjectValue)
-    represent = tx.wrap_fixed(repr, "repr")
-    parts = [f"{key.constant()}={tx.call(represent, [item]).constant()}"
+    parts = [f"{key.constant()}={tx.call_python(repr, [item]).constant()}"
              for key, item in value.attributes.pairs(tx)]
     name = "namespace" if value.cls is types.SimpleNamespace else value.cls.__name__
     return constant(f"{name}({', '.join(parts)})")

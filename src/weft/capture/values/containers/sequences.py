@@ -25,6 +25,7 @@ from weft.capture.values.constant import (
     boolean,
     constant,
     evaluate,
+    is_none,
     plain_value,
     python_object,
 )
@@ -218,7 +219,7 @@ class _Shown:
         self.value = value
 
     def __repr__(self) -> str:
-        shown = self.tx.call(self.tx.wrap_fixed(repr, "repr"), [self.value])
+        shown = self.tx.call_python(repr, [self.value])
         return str(python_object(self.tx, shown))
 
 
@@ -448,7 +449,7 @@ def sort_values(tx: Interpreter, items: list[SymbolicValue], kwargs: Kwargs) -> 
     """The items sorted, by Python's own algorithm."""
     key = kwargs.get("key", NONE)
     descending = kwargs["reverse"].truth(tx) if "reverse" in kwargs else False
-    by_default = key.is_constant and key.constant() is None
+    by_default = is_none(key)
     keys = [item if by_default else tx.call(key, [item]) for item in items]
     symbolic = any(not k.is_constant and k.python_type() in (int, float) for k in keys)
     objects = [MISSING if symbolic else python_object(tx, k) for k in keys]

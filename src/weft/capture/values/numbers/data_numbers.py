@@ -58,14 +58,14 @@ def _read(tx: Interpreter, node: fx.Node, binding: Binding) -> fx.Node:
     example = node.meta["example_value"]
     for item in binding.path:
         example = example[item]
-        node = _add(tx, "call_function", operator.getitem, (node, item), example)
+        node = _add(tx, operator.getitem, (node, item), example)
     if binding.dim is None:
         return node
-    return _add(tx, "call_method", "size", (node, binding.dim), example.size(binding.dim))
+    return _add(tx, "size", (node, binding.dim), example.size(binding.dim))
 
 
-def _add(tx: Interpreter, op: str, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:
-    node: fx.Node = tx.builder.call(op, target, args, {}, example, tx.stack())
+def _add(tx: Interpreter, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:
+    node: fx.Node = tx.builder.call(target, args, {}, example, tx.stack())
     tx.builder.n_calls -= 1  # numbers alone are not worth a graph
     return node
 
@@ -115,7 +115,7 @@ def _float_condition(tx: Interpreter, condition: FloatRelation, number: Number) 
 
 def _apply(tx: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
     examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
-    return _add(tx, "call_function", function, args, function(*examples))
+    return _add(tx, function, args, function(*examples))
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -140,5 +140,4 @@ def add_check(
 ) -> None:
     """Add a call to the graph that raises unless the condition holds."""
     test = condition_node(tx, condition, number)
-    node = tx.builder.call("call_function", check, (test, message), {}, None, tx.stack())
-    node.meta["effect"] = True
+    tx.builder.effect(check, (test, message), tx.stack())

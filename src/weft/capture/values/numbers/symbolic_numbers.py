@@ -483,7 +483,7 @@ class _Nodes:
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
         stack = self.tx.stack()
-        node = self.tx.builder.call("call_function", function, args, {}, function(*examples), stack)
+        node = self.tx.builder.call(function, args, {}, function(*examples), stack)
         self.tx.builder.n_calls -= 1  # numbers alone are not worth a graph
         return node
 

@@ -37,7 +37,7 @@ from weft.capture.values.numbers.math_functions import converts, math_of_number
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule_of
 from weft.capture.values.registry import wraps
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.capture.values.tensors.torch_names import is_graph_function, is_pure
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class BuiltinValue(SymbolicValue):
         if own is not None:
             return self._by_rule(own, tx, args, kwargs)
         if is_graph_function(self.function):
-            return run(tx, "call_function", self.function, args, kwargs)
+            return record(tx, self.function, args, kwargs)
         name = self._read_by_descriptor(args)
         if name is not None:
             return args[0].getattr(tx, name)

@@ -36,7 +36,7 @@ from weft.capture.values.objects.exceptions import ExceptionValue
 from weft.capture.values.objects.functions import BoundMethodValue, python_rule, rule_of
 from weft.capture.values.objects.instances import ObjectValue, new_object
 from weft.capture.values.registry import wraps
-from weft.capture.values.tensors.tensor import run
+from weft.capture.values.tensors.tensor import record
 from weft.registrar import registrar
 from weft.shapes.fakes.wrappers import is_wrapper
 
@@ -123,9 +123,9 @@ class ClassValue(SymbolicValue):
                                   f"arguments of {self.cls.__name__}: {error}") from error
         caller = type_lookup(type(self.cls), "__call__")
         if isinstance(caller, type):  # a TypedDict makes plain dictionaries
-            return tx.wrap_fixed(caller, caller.__name__).call(tx, args, kwargs)
+            return tx.call_python(caller, args, kwargs)
         if isinstance(caller, types.FunctionType) and not issubclass(self.cls, enum.Enum):
-            return tx.wrap_fixed(caller, caller.__qualname__).call(tx, [self, *args], kwargs)
+            return tx.call_python(caller, [self, *args], kwargs)
         return self.instantiate(tx, args, kwargs)
 
     def instantiate(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -133,7 +133,7 @@ class ClassValue(SymbolicValue):
         if issubclass(self.cls, enum.Enum):
             return self._enum_member(tx, args, kwargs)
         if is_wrapper(self.cls):
-            return run(tx, "call_function", self.cls, args, kwargs)
+            return record(tx, self.cls, args, kwargs)
         made = self._new(tx, args, kwargs)
         if self.cls in made.python_type().__mro__:  # `issubclass` may be code of a metaclass
             self._init(tx, made, args, kwargs)
@@ -174,7 +174,7 @@ class ClassValue(SymbolicValue):
             function = tx.wrap_fixed(maker.__func__, f"{self.cls.__name__}.__new__")
             return function.call(tx, [self, *args], kwargs)
         if isinstance(maker, types.FunctionType):
-            return tx.wrap_fixed(maker, maker.__qualname__).call(tx, [self, *args], kwargs)
+            return tx.call_python(maker, [self, *args], kwargs)
         own = rule_of(maker)
         if own is not None:
             return own(tx, [self, *args], kwargs)
@@ -284,7 +284,7 @@ class ClassValue(SymbolicValue):
         if not isinstance(hook, types.FunctionType) or issubclass(self.cls, enum.Enum):
             return None
         guard_attribute(tx, type(self.cls), name, hook)
-        return tx.force(tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, *args], {}))
+        return tx.force(tx.call_python(hook, [self, *args]))
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         found = self._by_metaclass(tx, "__getitem__", key)

@@ -80,7 +80,7 @@ def python_rule(function: Any) -> Rule:
     """The rule that calls this Python function instead, which is interpreted like a program's."""
 
     def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.wrap_fixed(function, function.__name__).call(tx, args, kwargs)
+        return tx.call_python(function, args, kwargs)
 
     return interpret
 

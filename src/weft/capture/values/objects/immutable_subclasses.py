@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
-from weft.capture.values.attributes import HEAP_TYPE, type_lookup
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.attributes import type_lookup
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue, is_heap_type
 from weft.capture.values.constant import PLAIN, evaluate
 from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import TupleValue
@@ -56,6 +56,6 @@ def _makes(base: type, cls: object) -> bool:
     """
     if not isinstance(cls, type) or not issubclass(cls, base):
         return False
-    while cls.__flags__ & HEAP_TYPE and cls.__base__ is not None:
+    while is_heap_type(cls) and cls.__base__ is not None:
         cls = cls.__base__
     return cls.__new__ is base.__new__

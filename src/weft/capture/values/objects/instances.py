@@ -242,7 +242,7 @@ class ObjectValue(SymbolicValue):
         hook = self._hook(tx, "__getattr__")
         if hook is MISSING:
             raise error
-        return tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
+        return tx.call_python(hook, [self, constant(name)])
 
     def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         """A `__slots__` member, or a C-level attribute of an outside object."""
@@ -276,7 +276,7 @@ class ObjectValue(SymbolicValue):
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         hook = self._hook(tx, "__setattr__")
         if hook is not MISSING:
-            tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name), value], {})
+            tx.call_python(hook, [self, constant(name), value])
         else:
             self.generic_setattr(tx, name, value)
 
@@ -347,7 +347,7 @@ class ObjectValue(SymbolicValue):
     def delattr(self, tx: Interpreter, name: str) -> None:
         hook = self._hook(tx, "__delattr__")
         if hook is not MISSING:
-            tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
+            tx.call_python(hook, [self, constant(name)])
         else:
             self.generic_delattr(tx, name)
 

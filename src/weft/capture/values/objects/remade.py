@@ -33,7 +33,7 @@ from weft.capture.operator_names import method_name
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.values.constant import evaluate, python_object
+from weft.capture.values.constant import evaluate, is_none, python_object
 from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.sequences import ListValue
 from weft.capture.values.methods import BoundBuiltin
@@ -177,7 +177,7 @@ class RemadeValue(SymbolicValue):
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         found = make_call(tx, next, [self, tx.wrap_new(None)], {})
-        return None if found.is_constant and found.constant() is None else found
+        return None if is_none(found) else found
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if reflected:

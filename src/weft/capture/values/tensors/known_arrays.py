@@ -30,7 +30,7 @@ from weft.capture.values.constant import constant, evaluate, known_arguments
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.remade import RemadeValue
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -57,7 +57,7 @@ class Memory(SymbolicValue):
         """Hand the memory over to the graph: each array becomes a view of one tensor."""
         tensor = contents(tx, self.base)
         if tensor.source is not None:  # the same in each call
-            made = run(tx, "call_method", "clone", [tensor], {})
+            made = record(tx, "clone", [tensor])
             assert isinstance(made, TensorValue)
             tensor = made
         self.shared = tensor
@@ -73,8 +73,7 @@ class Memory(SymbolicValue):
         if array.dtype != self.base.dtype or min([start, *steps]) < 0:
             return None
         sizes = [tx.wrap_new((*numbers,)) for numbers in (array.shape, steps)]
-        view = run(tx, "call_function", torch.as_strided,
-                   [tensor, *sizes, constant(start // size)], {})
+        view = record(tx, torch.as_strided, [tensor, *sizes, constant(start // size)])
         assert isinstance(view, TensorValue)
         return view
 
@@ -118,7 +117,7 @@ def contents(tx: Interpreter, array: numpy.ndarray[Any, Any]) -> TensorValue:
         if copy is not None:
             options["dtype"] = constant(copy.dtype)
             number = constant(array.flat[0].item())
-            made = run(tx, "call_function", torch.full, [tx.wrap_new(array.shape), number], options)
+            made = record(tx, torch.full, [tx.wrap_new(array.shape), number], options)
             assert isinstance(made, TensorValue)
             return made
     with without_functorch_levels():

@@ -41,7 +41,7 @@ from weft.capture.values.tensors.known_arrays import (
     memory_of,
     rebuilt,
 )
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run, shape_value
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, record, shape_value
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class ArrayValue(SymbolicValue):
 
     def as_number(self, tx: Interpreter) -> SymbolicValue:
         """The Python number in an array of one element."""
-        return run(tx, "call_method", "item", [self.shared(tx)], {})
+        return record(tx, "item", [self.shared(tx)])
 
     def plain_number(self, tx: Interpreter) -> SymbolicValue:
         return self.as_number(tx) if self.scalar else self
@@ -259,7 +259,7 @@ class ArrayValue(SymbolicValue):
             key = args[0] if len(args) == 1 and args[0].python_type() is tuple else TupleValue(args)
             return self.getitem(tx, key).method(tx, "item", [], {})
         if self.example.dim() == 0 and name in _CONVERSIONS and not args:
-            return tx.call_python(_CONVERSIONS[name], self.as_number(tx))
+            return tx.call_python(_CONVERSIONS[name], [self.as_number(tx)])
         raise self._unknown(tx, "data-dependent-value", f"{name}() of an array")
 
     def _unknown(self, tx: Interpreter, kind: str, detail: str) -> GraphBreak:
@@ -298,7 +298,7 @@ class ArrayValue(SymbolicValue):
         found = tensor.getitem(tx, key)
         if not isinstance(found, TensorValue) or scalar is not (found.example.dim() == 0):
             raise graph_break("unknown-operation", f"indexing {self!r} by {key!r}")
-        made = run(tx, "call_method", "clone", [found], {}) if scalar else found
+        made = record(tx, "clone", [found]) if scalar else found
         assert isinstance(made, TensorValue)
         return ArrayValue(made, scalar=scalar, readonly=self.readonly and not scalar)
 

@@ -47,7 +47,7 @@ from weft.capture.values.tensors.numpy_arrays import (
     is_plain_number,
     operand,
 )
-from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _record(tx: Interpreter, path: str, args: Args, kwargs: Kwargs, tried: Tried
     named = {name: _operand(tx, value) for name, value in kwargs.items()}
     if writes:
         operands[1:] = [_apart(tx, one, operands[0]) for one in operands[1:]]
-    result = run(tx, "call_function", numpy_calls.operation(path), operands, named)
+    result = record(tx, numpy_calls.operation(path), operands, named)
     constants = {array: tensor.example for array, tensor in zip(args, operands, strict=True)
                  if isinstance(array, ArrayValue) and array.known is not None
                  and isinstance(tensor, TensorValue)}
@@ -211,21 +211,21 @@ def _stacked(tx: Interpreter, value: SymbolicValue, dtype: torch.dtype) -> Symbo
     value = tx.force(value)
     if isinstance(value, (ListValue, TupleValue)):
         parts = [_stacked(tx, item, dtype) for item in value.items]
-        return run(tx, "call_function", torch.stack, [ListValue(parts)], {})
+        return record(tx, torch.stack, [ListValue(parts)])
     options: Kwargs = {"dtype": constant(dtype)}
     if isinstance(value, (ArrayValue, TensorValue)):
-        return run(tx, "call_method", "to", [_operand(tx, value)], options)
+        return record(tx, "to", [_operand(tx, value)], options)
     options["device"] = constant(torch.device("cpu"))
     plain = value.constant() if value.is_constant else None
     number = constant(plain.item()) if isinstance(plain, numpy.generic) else value
-    return run(tx, "call_function", torch.full, [TupleValue([]), number], options)
+    return record(tx, torch.full, [TupleValue([]), number], options)
 
 
 def _apart(tx: Interpreter, value: SymbolicValue, *others: SymbolicValue) -> SymbolicValue:
     """The tensors in a value, copied if they share memory with the others."""
     taken = storages(one.example for one in others if isinstance(one, TensorValue))
     if isinstance(value, TensorValue) and storages([value.example]) & taken:
-        return run(tx, "call_method", "clone", [value], {})
+        return record(tx, "clone", [value])
     if isinstance(value, (TupleValue, ListValue)) and any(map(_is_tensor, value.items)):
         return type(value)([_apart(tx, item, *others) for item in value.items])
     return value
@@ -278,7 +278,7 @@ def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue
             if wanted is None or len(model.shape) != value.example.dim():
                 raise graph_break("unknown-c-function", f"a NumPy result of {model.dtype}")
             if wanted is not value.example.dtype:
-                value = run(tx, "call_method", "to", [value, constant(wanted)], {})
+                value = record(tx, "to", [value, constant(wanted)])
                 assert isinstance(value, TensorValue)
             return ArrayValue(_laid_out(tx, value, model), scalar=model.scalar,
                               readonly=not model.writeable)
@@ -303,7 +303,7 @@ def _laid_out(tx: Interpreter, tensor: TensorValue, model: Blank) -> TensorValue
     places = order + [at for at in range(len(sizes)) if at not in order]
     back = [places.index(at) for at in range(len(sizes))]
     for name, given in (("permute", places), ("contiguous", []), ("permute", back)):
-        made = run(tx, "call_method", name, [tensor, *map(constant, given)], {})
+        made = record(tx, name, [tensor, *map(constant, given)])
         assert isinstance(made, TensorValue)
         tensor = made
     return tensor
@@ -343,7 +343,7 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
         if dtype is None:
             raise graph_break("unknown-operation", f"arrays of {value!r}")
         named: Kwargs = {"dtype": constant(dtype)}
-        return run(tx, "call_function", torch.tensor, [constant(value.value.item())], named)
+        return record(tx, torch.tensor, [constant(value.value.item())], named)
     return value
 
 

@@ -40,7 +40,7 @@ class RaggedSize(SymbolicValue):
         self.example = example
 
     def proxy(self, tx: Interpreter) -> Any:
-        return tx.builder.call("call_method", "size", (self.owner.proxy(tx), self.dim), {},
+        return tx.builder.call("size", (self.owner.proxy(tx), self.dim), {},
                                self.example, tx.stack())
 
     def fake(self, tx: Interpreter) -> torch.SymInt:

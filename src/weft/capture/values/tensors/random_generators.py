@@ -360,8 +360,7 @@ _PLAIN_OPTIONS: Final = frozenset({"dtype", "device", "high", "low", "n", "size"
 
 
 @draw_ahead.define
-def _draw_ahead(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
-                ) -> SymbolicValue:
+def _draw_ahead(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """What an operation draws from the generator it is given, which is no node's argument."""
     generator = tx.force(kwargs.pop("generator"))
     name = getattr(target, "__name__", target)
@@ -370,7 +369,7 @@ def _draw_ahead(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwarg
         raise graph_break("unknown-value", f"{generator!r} as an argument of {name}")
     if target in _MAKERS:
         return _made_ahead(tx, generator, target, args, kwargs)
-    into = args[0] if op == "call_method" and name in _FILLERS else None
+    into = args[0] if target in _FILLERS else None
     if not isinstance(into, TensorValue) or not into.example.is_contiguous() or (
             into.example.requires_grad):
         raise graph_break("unknown-operation", f"{name} by a generator")

@@ -222,7 +222,7 @@ class TensorValue(SymbolicValue):
         if name in METADATA:
             return tx.wrap_new(_ask(tx, lambda: getattr(self.example, name)))
         if name in TENSOR_ATTRIBUTES:
-            return run(tx, "call_function", getattr, [self, constant(name)], {})
+            return record(tx, getattr, [self, constant(name)])
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), "Tensor")
         return self._other_attribute(tx, name)
@@ -243,7 +243,7 @@ class TensorValue(SymbolicValue):
         """An attribute of a tensor made of tensors that its class does not define: one of its
         parts."""
         if name in parts(self.example)[0] and isinstance(getattr(self.example, name), torch.Tensor):
-            return run(tx, "call_function", getattr, [self, constant(name)], {})
+            return record(tx, getattr, [self, constant(name)])
         in_slot = isinstance(own_attribute(self.python_type(), name), types.MemberDescriptorType)
         if self.original is MISSING and (in_slot or name in vars(self.example)):
             return tx.wrap_new(getattr(self.example, name))
@@ -292,7 +292,7 @@ class TensorValue(SymbolicValue):
             raise graph_break("data-dependent-value", f"{name}() of {self!r}", self.proxy(tx))
         if not hasattr(torch.Tensor, name):
             return self.getattr(tx, name).call(tx, args, kwargs)
-        return run(tx, "call_method", name, [self, *args], kwargs)
+        return record(tx, name, [self, *args], kwargs)
 
     def metadata(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """The answer of the fake to a question about the tensor."""
@@ -302,7 +302,7 @@ class TensorValue(SymbolicValue):
             self.proxy(tx)
             _guard_offset(tx, self.example)
         if name == "type" and (objects or named):
-            return run(tx, "call_method", name, [self, *args], kwargs)
+            return record(tx, name, [self, *args], kwargs)
         result = _ask(tx, lambda: getattr(self.example, name)(*objects, **named))
         if isinstance(result, torch.Size):
             return self._shape(tx)
@@ -333,7 +333,7 @@ class TensorValue(SymbolicValue):
     def iter(self, tx: Interpreter) -> SymbolicValue:
         if self.example.dim() == 0:
             raise tx.error(TypeError, "iteration over a 0-d tensor")
-        return run(tx, "call_method", "unbind", [self, constant(0)], {}).iter(tx)
+        return record(tx, "unbind", [self, constant(0)]).iter(tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if not isinstance(other, TensorValue) and not _number(other):
@@ -343,7 +343,7 @@ class TensorValue(SymbolicValue):
         target = getattr(operator, plain_operator(op) if reflected else op)
         if target is operator.pow and isinstance(other, SymbolicNumberValue):  # has a form
             return tx.call(tx.wrap_fixed(torch.pow, "pow"), [left, right])
-        return run(tx, "call_function", target, [left, right], {})
+        return record(tx, target, [left, right])
 
 
 def _number(value: SymbolicValue) -> bool:
@@ -374,13 +374,13 @@ MAY_OVERRIDE: set[type] = set()
 """Families of values that may have a `__torch_function__` (`tensor_subclasses`)."""
 
 overriding_result: Declared[
-    [Interpreter, str, Any, Args, Kwargs], SymbolicValue | None] = Declared()
+    [Interpreter, Any, Args, Kwargs], SymbolicValue | None] = Declared()
 """The result of the arguments' `__torch_function__` for an operation, if there is one."""
 
-overridden_function: Declared[[str, Any, Args], tuple[Any, Args]] = Declared()
+overridden_function: Declared[[Any, Args], tuple[Any, Args]] = Declared()
 """The function and the arguments that `__torch_function__` receives for a graph operation."""
 
-draw_ahead: Declared[[Interpreter, str, Any, Args, Kwargs], SymbolicValue] = Declared()
+draw_ahead: Declared[[Interpreter, Any, Args, Kwargs], SymbolicValue] = Declared()
 """The result of an operation that draws from a generator of the program."""
 
 OTHER_TENSORS: list[tuple[
@@ -402,29 +402,31 @@ def _may_override(tx: Interpreter, arg: SymbolicValue) -> bool:
     return arg.__class__ in MAY_OVERRIDE
 
 
-def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Run a torch operation on fakes and record it in the graph."""
+def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = None) -> SymbolicValue:
+    """Run a torch operation on fakes and record it in the graph; `target` is a function, or the
+    name of a method of the first argument."""
+    kwargs = kwargs or {}
     if tx.modes.functions and not all(ignores(mode, target) for mode in tx.modes.functions):
-        return _through_mode(tx, op, target, args, kwargs)
+        return _through_mode(tx, target, args, kwargs)
     if tx.modes.overriding or any(_may_override(tx, arg) for arg in (*args, *kwargs.values())):
-        overridden = overriding_result(tx, op, target, args, kwargs)
+        overridden = overriding_result(tx, target, args, kwargs)
         if overridden is not None:
             return overridden
     args, kwargs = _plain_arguments(tx, target, args, kwargs)
     if "generator" in kwargs:
-        return draw_ahead(tx, op, target, args, kwargs)
+        return draw_ahead(tx, target, args, kwargs)
     nodes = tuple(arg.proxy(tx) for arg in args)
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
     with ignoring(tx.modes.ignored_warnings):
-        result, by_python, changed = _evaluated(tx, op, target, fakes, named_fakes)
+        result, by_python, changed = _evaluated(tx, target, fakes, named_fakes)
     given = (*args, *kwargs.values())
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
     writes = changed or _writes(target)
     if same is not None and not writes and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
-    node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
+    node = tx.builder.call(target, nodes, named_nodes, result, tx.stack())
     _note_data(tx, node, result)
     if by_python:
         node.meta["python_dispatcher"] = True
@@ -444,7 +446,7 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
 def outcome_on_fakes(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """What a function gives, which the graph does not record."""
     fakes = [arg.fake(tx) for arg in args]
-    return _run_fake(tx, "call_function", target, fakes,  # type: ignore[no-any-return]
+    return _run_fake(tx, target, fakes,  # type: ignore[no-any-return]
                      {name: value.fake(tx) for name, value in kwargs.items()})[0]
 
 
@@ -465,7 +467,7 @@ def _plain_arguments(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs
     return args, {name: _plain_sizes(tx, arg, sizes_only) for name, arg in kwargs.items()}
 
 
-def _evaluated(tx: Interpreter, op: str, target: Any, fakes: list[Any], named: dict[str, Any]
+def _evaluated(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any]
                ) -> tuple[Any, bool, bool]:
     """The result on fakes, whether that needed PyTorch's Python dispatcher, and whether the
     operation changed an argument."""
@@ -474,10 +476,10 @@ def _evaluated(tx: Interpreter, op: str, target: Any, fakes: list[Any], named: d
     given = [*fakes, *named.values()]
     versions = [_version(fake) for fake in given]
     tx.shapes.data.answers.clear()
-    result, by_python = _run_fake(tx, op, target, fakes, named)
+    result, by_python = _run_fake(tx, target, fakes, named)
     written = [f for f, v in zip(given, versions, strict=True) if v != _version(f)]
     _check_writable(target, written)
-    if "out" in named and op == "call_function":
+    if "out" in named and not isinstance(target, str):
         _check_out(tx, target, fakes, named)
     return result, by_python, bool(written) or "out" in named
 
@@ -549,10 +551,9 @@ def _is_scalar(value: SymbolicValue) -> bool:
     return value.example.dim() == 0 and not dtype.is_floating_point and not dtype.is_complex
 
 
-def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
-                  ) -> SymbolicValue:
+def _through_mode(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Let the innermost torch function mode handle the call; the mode is off meanwhile."""
-    function, args = overridden_function(op, target, [tx.force(arg) for arg in args])
+    function, args = overridden_function(target, [tx.force(arg) for arg in args])
     named = DictValue()
     for name, value in kwargs.items():
         named.setitem(tx, constant(name), value)
@@ -630,7 +631,7 @@ def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> b
 
 
 def _is_uncounted(fake: Any) -> bool:
-    """Whether writes to the tensors in the argument do not change versions that `run` compares."""
+    """Whether writes to the argument's tensors do not change versions that `record` compares."""
     if isinstance(fake, torch.Tensor):
         return fake.is_inference()
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake))
@@ -642,9 +643,9 @@ def _version(fake: Any) -> int:
     return 0
 
 
-def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]
+def _run_fake(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]
               ) -> tuple[Any, bool]:
-    function = _method(target) if op == "call_method" else target
+    function = _method(target) if isinstance(target, str) else target
     tx.shapes.data.expects = True
     fixed = len(tx.shapes.fixed)
     try:
@@ -695,7 +696,7 @@ def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, 
     works."""
     own = {name: fake for name, fake in kwargs.items() if name != "out"}
     function = getattr(target, "overloadpacket", target)  # `aten.sin.out` must have one
-    out, result = kwargs["out"], _run_fake(tx, "call_function", function, args, own)[0]
+    out, result = kwargs["out"], _run_fake(tx, function, args, own)[0]
     if isinstance(out, torch.Tensor):
         out, result = (out,), (result,)
     if any(o.dtype != r.dtype for o, r in zip(out, result, strict=False)):
@@ -728,7 +729,7 @@ def wrap_result(tx: Interpreter, node: fx.Node, result: Any) -> SymbolicValue:
 def _wrap_item(tx: Interpreter, node: fx.Node, index: Any, item: Any) -> SymbolicValue:
     if not isinstance(item, (torch.Tensor, tuple, list, dict)):
         return tx.wrap_new(item)
-    part = tx.builder.call("call_function", operator.getitem, (node, index), {}, item, ())
+    part = tx.builder.call(operator.getitem, (node, index), {}, item, ())
     part.meta["stack"] = node.meta["stack"]
     return wrap_result(tx, part, item)
 

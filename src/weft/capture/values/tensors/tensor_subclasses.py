@@ -198,13 +198,12 @@ def dispatch(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwarg
 
 
 @overriding_result.define
-def _override(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
-              ) -> SymbolicValue | None:
+def _override(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
     if not _is_on(tx) or not _overloading_values(tx, [*args, *kwargs.values()]):
         return None
     if target is getattr:
         return dispatch(tx, AttributeReader(args[1].constant()), args[:1], {})
-    function, args = function_of(op, target, args)
+    function, args = function_of(target, args)
     name = getattr(function, "__name__", "operator")
     return dispatch(tx, tx.wrap_fixed(function, name), args, kwargs)
 
@@ -249,8 +248,8 @@ def _operator_function(target: Any, tensors: tuple[bool, ...]) -> Any:
 
 
 @overridden_function.define
-def function_of(op: str, target: Any, args: Args) -> tuple[Any, Args]:
-    if op == "call_method":
+def function_of(target: Any, args: Args) -> tuple[Any, Args]:
+    if isinstance(target, str):
         return getattr(torch.Tensor, target), args
     if vars(operator).get(getattr(target, "__name__", "")) is not target:
         return target, args
