@@ -33,7 +33,7 @@ class Access:
 
 def natural_domain(definition: Computed) -> Domain:
     """The definition's dimensions except those of size 1."""
-    kept = [k for k, n in enumerate(definition.dims) if not _is_one(n)]
+    kept = [k for k, n in enumerate(definition.dims) if n != 1]
     flags = definition.reduced or (False,) * len(definition.dims)
     return Domain(tuple(definition.dims[k] for k in kept), tuple(flags[k] for k in kept))
 
@@ -42,7 +42,7 @@ def formula_index(dims: Shape, variables: Sequence[IntExpr]) -> list[IntExpr]:
     """The index for a formula over `dims`, given a variable for each dimension that is not of size
     1."""
     remaining = iter(variables)
-    return [0 if _is_one(n) else next(remaining) for n in dims]
+    return [0 if n == 1 else next(remaining) for n in dims]
 
 
 def evaluate(
@@ -60,7 +60,7 @@ def evaluate(
 
 def _reduce(definition: Computed, em: Emitter, node: Node) -> Node:
     assert definition.reduction is not None
-    if any(r and not _is_one(n) for r, n in zip(definition.reduced, definition.dims, strict=True)):
+    if any(r and n != 1 for r, n in zip(definition.reduced, definition.dims, strict=True)):
         return em.reduce(definition.reduction, node)
     return em.const(0, "i64") if definition.reduction.startswith("arg") else node
 
@@ -99,7 +99,3 @@ def emitter_for(domain: Domain, symbols: Sequence[Expr], without: Collection[Exp
     kept = [(v, inner) for v, inner in loops if v.symbol not in without]
     outer = tuple(v for v, inner in kept if not inner)
     return Emitter(outer, tuple(v for v, inner in kept if inner))
-
-
-def _is_one(size: IntExpr) -> bool:
-    return isinstance(size, int) and size == 1

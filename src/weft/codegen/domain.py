@@ -117,7 +117,7 @@ def _pieces(
     left: tuple[IntExpr, ...], right: tuple[IntExpr, ...]
 ) -> tuple[list[IntExpr], list[int], list[int]] | None:
     """Extents of the refinement, and for each the dimension of either shape that it belongs to."""
-    if any(isinstance(n, int) and n == 0 for n in (*left, *right)):
+    if any(n == 0 for n in (*left, *right)):
         return None  # nothing to do, and nothing to divide by
     extents: list[IntExpr] = []
     owners: list[tuple[int, int]] = []

@@ -111,7 +111,7 @@ def plain_strides(shape: Shape, strides: Shape) -> Shape:
     made: list[IntExpr] = []
     step: IntExpr = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        made.append(step if isinstance(size, int) and size == 1 else stride)
+        made.append(step if size == 1 else stride)
         step = made[-1] * size
     return tuple(reversed(made))
 

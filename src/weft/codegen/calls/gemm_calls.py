@@ -74,7 +74,7 @@ def _spell_aligned(
     texts = ", ".join(sequence.tensor(v) for v in (left, right, bias) if v is not None)
     if columns % ALIGNMENT and (bias is None or is_worth_pieces(columns)):
         return f"{sequence.name('aligned_mm', aligned_mm)}({texts})"
-    by_rows = _is_one(left.strides[1])
+    by_rows = left.strides[1] == 1
     odd_depth = isinstance(depth, int) and depth % ALIGNMENT != 0 and is_worth_pieces(depth)
     if odd_depth and by_rows and all(map(_is_aligned, (left, right))):
         return f"{sequence.name('depth_in_two', depth_in_two)}({texts})"
@@ -83,7 +83,7 @@ def _spell_aligned(
 
 def _is_aligned(matrix: Strided) -> bool:
     """Whether all rows, or all columns, start at an address from which a vector can be read."""
-    steps = [s for s in matrix.strides if not _is_one(s)]
+    steps = [s for s in matrix.strides if s != 1]
     return len(steps) == 1 and isinstance(steps[0], int) and steps[0] % ALIGNMENT == 0
 
 
@@ -106,7 +106,7 @@ def _is_for_onednn(left: Strided, right: Strided) -> bool:
     """Whether this is a float32 product on the CPU that oneDNN computes faster."""
     if left.buffer.dtype != torch.float32:
         return False
-    if not (_is_contiguous(left) and any(_is_one(s) for s in right.strides)):
+    if not (_is_contiguous(left) and any(s == 1 for s in right.strides)):
         return False
     return _worth_while(left.shape, right.shape) and onednn_is_faster(_trial(left, right))
 
@@ -139,11 +139,7 @@ def _operands(call: ExternCall) -> tuple[Strided, Strided, Strided | None] | Non
 def _is_contiguous(matrix: Strided) -> bool:
     columns = matrix.shape[1]
     same = matrix.strides[0] is columns or matrix.strides[0] == columns
-    return _is_one(matrix.strides[1]) and same
-
-
-def _is_one(stride: object) -> bool:
-    return isinstance(stride, int) and stride == 1
+    return matrix.strides[1] == 1 and same
 
 
 def _worth_while(left: Shape, right: Shape) -> bool:

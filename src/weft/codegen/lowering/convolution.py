@@ -118,7 +118,7 @@ def _with_bias_added(
     spatial = len(weight.shape) - 2
     column = _reshape(bias, (*bias.shape, *(1,) * spatial),
                       (*bias.realize().strides, *(0,) * spatial))
-    return cx.pointwise(lambda em, a, b: em.op("add", a, b), result, column)
+    return cx.pointwise(lambda a, b: a + b, result, column)
 
 
 def _is_product(

@@ -18,6 +18,7 @@ from weft.codegen.lowering.registry import (
     lowering,
     number_value,
 )
+from weft.codegen.lowering.terms import same
 from weft.codegen.values import Emitter, Index, Value
 from weft.shapes.algebra.expr import Expr, IntExpr
 
@@ -31,7 +32,7 @@ def constant(cx: LoweringContext, number: Any) -> Value:
         return cx.lazy(cx.shape, cx.dtype, lambda em, index: em.number(number, scalar))
     number = number_value(cx, number)
     if isinstance(number, Value):
-        return cx.pointwise(lambda b, u: u, number, cost=0)
+        return cx.pointwise(same, number, cost=0)
     if not isinstance(number, (int, float, bool)):
         raise NotLowered(f"constant {number!r}")
     return cx.lazy(

@@ -283,7 +283,7 @@ class GraphLowering:
         """A result whose elements share memory along some dimensions (the gradient of a sum): the
         distinct elements, expanded. None if it is not one, or if kernels cannot compute it."""
         shape = tuple(  # of none, there is not even one to compute
-            1 if isinstance(step, int) and step == 0 and lower_bound(n) > 0 else n
+            1 if step == 0 and lower_bound(n) > 0 else n
             for n, step in zip(value.shape, strides, strict=True)
         )
         layout = dense_layout(shape, strides)
@@ -531,7 +531,7 @@ def to_shape(sizes: Sequence[Any]) -> Shape:
 def dense_layout(shape: Shape, strides: Shape) -> Shape | None:
     """`strides` if they are a permutation of row-major ones (no gaps, no overlap), else None."""
     step: IntExpr = 1
-    left = [d for d, n in enumerate(shape) if not (isinstance(n, int) and n == 1)]
+    left = [d for d, n in enumerate(shape) if n != 1]
     while left:
         found = next((d for d in reversed(left) if strides[d] is step or strides[d] == step), None)
         if found is None:
@@ -558,4 +558,4 @@ def _same_strides(shape: Shape, have: Shape, want: Shape) -> bool:
     return all(
         (isinstance(n, int) and n <= 1) or a is b or a == b
         for n, a, b in zip(shape, have, want, strict=True)
-    ) or any(isinstance(n, int) and n == 0 for n in shape)
+    ) or any(n == 0 for n in shape)

@@ -44,7 +44,7 @@ def _is_small_part(picked: IntExpr, all_elements: IntExpr) -> bool:
         return 4 * picked <= all_elements
     ratio = floor_div(all_elements, picked)
     exact = ratio * picked - all_elements
-    return isinstance(exact, int) and exact == 0 and not (isinstance(ratio, int) and ratio < 4)
+    return exact == 0 and not (isinstance(ratio, int) and ratio < 4)
 
 
 @lowering(aten.embedding.default)
@@ -189,35 +189,25 @@ def _broadcast(shapes: list[Shape]) -> Shape:
     """The joint shape, whose sizes are those that are not 1."""
     rank = max(map(len, shapes))
     padded = [(*(1,) * (rank - len(shape)), *shape) for shape in shapes]
-    return tuple(
-        next((n for n in sizes if not (isinstance(n, int) and n == 1)), 1)
-        for sizes in zip(*padded, strict=True)
-    )
+    return tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
 
 
 def _indirect(em: Emitter, tensor: Value, point: Index, size: IntExpr, check: bool) -> IntExpr:
     """The symbol of a (broadcast) index tensor's element at `point`."""
     skip = len(point) - len(tensor.shape)
-    own = [
-        0 if isinstance(n, int) and n == 1 else i
-        for n, i in zip(tensor.shape, point[skip:], strict=True)
-    ]
+    own = [0 if n == 1 else i for n, i in zip(tensor.shape, point[skip:], strict=True)]
     return em.indirect(tensor.at(em, own), size, wrap=True, check=check)
 
 
 @lowering(aten.cat.default)
 def cat(cx: LoweringContext, tensors: list[Value], dim: int = 0) -> Value:
     rank = len(cx.shape)
-    pieces = [v for v in tensors if not (len(v.shape) == 1 and _is_zero(v.shape[0]) and rank != 1)]
+    pieces = [v for v in tensors if not (len(v.shape) == 1 and v.shape[0] == 0 and rank != 1)]
     dim = normalize_dim(dim, rank)
-    pieces = [v for v in pieces if not _is_zero(v.shape[dim])]
+    pieces = [v for v in pieces if v.shape[dim] != 0]
     if not pieces or len(pieces) > 4:
         raise NotLowered("long concatenation")
     return concatenate(cx, pieces, dim)
-
-
-def _is_zero(size: IntExpr) -> bool:
-    return isinstance(size, int) and size == 0
 
 
 def concatenate(cx: LoweringContext, pieces: list[Value], dim: int) -> Value:
@@ -269,7 +259,7 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
         before[len(x.shape) - 1 - k] = pad[2 * k]
     padded = [
         d for d, (n, m) in enumerate(zip(x.shape, cx.shape, strict=True))
-        if n != m or not _is_zero(before[d])
+        if n != m or before[d] != 0
     ]
     if not isinstance(value, (bool, int, float)):
         raise NotLowered("padding value")

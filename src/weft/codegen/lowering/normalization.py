@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from weft.codegen.ir.dtypes import compute_dtype
-from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.reductions import mean_value, reduce_value
 from weft.codegen.lowering.registry import (
     NUMBER_OPERATORS,
@@ -21,15 +20,12 @@ from weft.codegen.lowering.registry import (
     is_channels_last,
     lowering,
 )
+from weft.codegen.lowering.terms import Term, exp, log, rsqrt, same, square
 from weft.codegen.lowering.variance import variance
 from weft.codegen.lowering.views import Reshape, normalize_dim
-from weft.codegen.values import Emitter, Shape, Value
+from weft.codegen.values import Shape, Value
 
 aten = torch.ops.aten
-
-
-def _subtract(b: Emitter, u: Node, v: Node) -> Node:
-    return b.op("sub", u, v)
 
 
 def _shift(cx: LoweringContext, x: Value, dim: int) -> tuple[Value, tuple[int, ...], torch.dtype]:
@@ -40,38 +36,31 @@ def _shift(cx: LoweringContext, x: Value, dim: int) -> tuple[Value, tuple[int, .
     wide = compute_dtype(cx.dtype)
     cx.share(x)
     top = reduce_value(cx, "max", x, axes, True, dtype=wide)
-    return cx.pointwise(_subtract, x, top, dtype=wide, shape=x.shape), axes, wide
+    return cx.pointwise(lambda u, m: u - m, x, top, dtype=wide, shape=x.shape), axes, wide
 
 
 @lowering(aten._softmax.default, aten.softmax.int)
 def softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Value:
     shifted, axes, wide = _shift(cx, x, dim)
-    powers = cx.pointwise(lambda b, u: b.op("exp", u), shifted, dtype=wide, shape=x.shape)
+    powers = cx.pointwise(exp, shifted, dtype=wide, shape=x.shape)
     total = reduce_value(cx, "sum", powers, axes, True, dtype=wide)
-    return cx.pointwise(lambda b, u, s: b.op("div", u, s), powers, total, compute=wide)
+    return cx.pointwise(lambda u, s: u / s, powers, total, compute=wide)
 
 
 @lowering(aten._log_softmax.default, aten.log_softmax.int)
 def log_softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Value:
     shifted, axes, wide = _shift(cx, x, dim)
-    total = reduce_value(
-        cx, "sum", shifted, axes, True, dtype=wide,
-        prepare=lambda b, u: b.op("exp", u), finish=lambda b, s: b.op("log", s),
-    )
-    return cx.pointwise(_subtract, shifted, total, compute=wide)
+    total = reduce_value(cx, "sum", shifted, axes, True, dtype=wide, prepare=exp, finish=log)
+    return cx.pointwise(lambda u, s: u - s, shifted, total, compute=wide)
 
 
 @lowering(aten._softmax_backward_data.default)
 def softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: Any) -> Value:
     axes = (normalize_dim(dim, len(y.shape)),)
     wide = compute_dtype(y.dtype)
-    product = cx.pointwise(lambda b, g, u: b.op("mul", g, u), grad, y, dtype=wide)
+    product = cx.pointwise(lambda g, u: g * u, grad, y, dtype=wide)
     total = reduce_value(cx, "sum", product, axes, True, dtype=wide)
-
-    def body(b: Emitter, p: Node, u: Node, s: Node) -> Node:
-        return b.op("sub", p, b.op("mul", u, s))
-
-    return cx.pointwise(body, product, y, total, compute=wide)
+    return cx.pointwise(lambda p, u, s: p - u * s, product, y, total, compute=wide)
 
 
 @lowering(aten._log_softmax_backward_data.default)
@@ -80,11 +69,7 @@ def log_softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, d
     wide = compute_dtype(y.dtype)
     cx.share(grad)
     total = reduce_value(cx, "sum", grad, axes, True, dtype=wide)
-
-    def body(b: Emitter, g: Node, u: Node, s: Node) -> Node:
-        return b.op("sub", g, b.op("mul", b.op("exp", u), s))
-
-    return cx.pointwise(body, grad, y, total, compute=wide)
+    return cx.pointwise(lambda g, u, s: g - exp(u) * s, grad, y, total, compute=wide)
 
 
 def _normalize(
@@ -93,15 +78,14 @@ def _normalize(
     """((x - mean) * rstd, mean, rstd), statistics with kept dimensions."""
     spread, average = variance(cx, x, axes, 0.0, True, False, wide)
     inverse = _inverse_deviation(cx, spread, eps, wide)
-
-    def body(b: Emitter, u: Node, m: Node, r: Node) -> Node:
-        return b.op("mul", b.op("sub", u, m), r)
-
-    return cx.pointwise(body, x, average, inverse, dtype=wide, shape=x.shape), average, inverse
+    scaled = cx.pointwise(
+        lambda u, m, r: (u - m) * r, x, average, inverse, dtype=wide, shape=x.shape
+    )
+    return scaled, average, inverse
 
 
 def _inverse_deviation(cx: LoweringContext, spread: Value, eps: float, wide: torch.dtype) -> Value:
-    return cx.pointwise(lambda b, v, e: b.op("rsqrt", b.op("add", v, e)), spread, eps,
+    return cx.pointwise(lambda v, e: rsqrt(v + e), spread, eps,
                         dtype=wide, shape=spread.shape)
 
 
@@ -110,9 +94,9 @@ def _affine(
 ) -> Value:
     """x * weight + bias in `wide`, rounded to the node's type."""
     if weight is not None:
-        x = cx.pointwise(lambda b, u, w: b.op("mul", u, w), x, weight, dtype=wide, shape=x.shape)
+        x = cx.pointwise(lambda u, w: u * w, x, weight, dtype=wide, shape=x.shape)
     if bias is not None:
-        x = cx.pointwise(lambda b, u, v: b.op("add", u, v), x, bias, dtype=wide, shape=x.shape)
+        x = cx.pointwise(lambda u, v: u + v, x, bias, dtype=wide, shape=x.shape)
     return x
 
 
@@ -120,7 +104,7 @@ def _like(cx: LoweringContext, position: int, x: Value) -> Value:
     """A statistic in the shape and type of the node's result number `position`."""
     shape, dtype = cx.shapes[position], cx.dtypes[position]
     shaped = x.view(shape, Reshape(x.shape, shape))
-    return cx.pointwise(lambda b, u: u, shaped, shape=shape, dtype=dtype, cost=0)
+    return cx.pointwise(same, shaped, shape=shape, dtype=dtype, cost=0)
 
 
 @lowering(aten.native_layer_norm.default)
@@ -134,7 +118,7 @@ def layer_norm(
     wide = compute_dtype(x.dtype)
     scaled, average, inverse = _normalize(cx, x, axes, eps, wide)
     shaped = _affine(cx, scaled, weight, bias, wide)
-    result = cx.pointwise(lambda b, u: u, shaped, compute=wide, cost=0)
+    result = cx.pointwise(same, shaped, compute=wide, cost=0)
     return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
 
 
@@ -155,7 +139,7 @@ def group_norm(
     ]
     affine = _affine(cx, scaled, shaped[0], shaped[1], wide)
     back = affine.view(x.shape, Reshape(grouped, x.shape))
-    result = cx.pointwise(lambda b, u: u, back, compute=wide, cost=0)
+    result = cx.pointwise(same, back, compute=wide, cost=0)
     return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
 
 
@@ -171,23 +155,22 @@ def _group_norm_of_channels(
     parts = [v.view(grouped, Reshape(v.shape, grouped)) for v in (spreads, averages)]
     mean = mean_value(cx, parts[1], (2,), True, wide)
 
-    def deviation(b: Emitter, v: Node, u: Node, m: Node) -> Node:
-        distance = b.op("sub", u, m)
-        return b.op("add", v, b.op("mul", distance, distance))
+    def deviation(v: Term, u: Term, m: Term) -> Term:
+        return v + square(u - m)
 
     spread = cx.pointwise(deviation, *parts, mean, dtype=wide, shape=grouped)
     inverse = _inverse_deviation(cx, mean_value(cx, spread, (2,), True, wide), eps, wide)
     columns: Shape = (1, groups, c // groups)
     gain, lift = (v and v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias))
-    factor = _affine(cx, cx.pointwise(lambda b, r: r, inverse, dtype=wide, shape=grouped), gain,
+    factor = _affine(cx, cx.pointwise(same, inverse, dtype=wide, shape=grouped), gain,
                      None, wide)
     factor.realize()
-    term = _affine(cx, cx.pointwise(lambda b, m, f: b.op("neg", b.op("mul", m, f)), mean, factor,
+    term = _affine(cx, cx.pointwise(lambda m, f: -(m * f), mean, factor,
                                     dtype=wide, shape=grouped), None, lift, wide)
     term.realize()
     each: Shape = (n, c, 1, 1)
     result = cx.pointwise(
-        lambda b, u, f, t: b.op("add", b.op("mul", u, f), t),
+        lambda u, f, t: u * f + t,
         x, *(v.view(each, Reshape(grouped, each)) for v in (factor, term)), compute=wide,
     )
     return [result, _like(cx, 1, mean), _like(cx, 2, inverse)]
@@ -205,13 +188,13 @@ def batch_norm_inference(
         for v in (weight, bias, mean, var)
     ]
 
-    def body(b: Emitter, u: Node, m: Node, v: Node, e: Node) -> Node:
-        return b.op("mul", b.op("sub", u, m), b.op("rsqrt", b.op("add", v, e)))
+    def body(u: Term, m: Term, v: Term, e: Term) -> Term:
+        return (u - m) * rsqrt(v + e)
 
     assert operands[2] is not None and operands[3] is not None
     scaled = cx.pointwise(body, x, operands[2], operands[3], eps, dtype=wide, shape=x.shape, cost=4)
     affine = _affine(cx, scaled, operands[0], operands[1], wide)
-    result = cx.pointwise(lambda b, u: u, affine, compute=wide, cost=0)
+    result = cx.pointwise(same, affine, compute=wide, cost=0)
     return [result, *_inference_statistics(cx, mean, var, eps)]
 
 
@@ -219,7 +202,7 @@ def _inference_statistics(cx: LoweringContext, mean: Value, var: Value, eps: flo
     """The statistics that were used, as GPU kernels return them; those of CPUs are empty."""
     inverse = _inverse_deviation(cx, var, eps, compute_dtype(var.dtype))
     made = zip((mean, inverse), cx.shapes[1:], cx.dtypes[1:], strict=True)
-    return [cx.pointwise(lambda b, u: u, value, shape=shape, dtype=dtype, cost=0)
+    return [cx.pointwise(same, value, shape=shape, dtype=dtype, cost=0)
             if value.shape == shape else cx.lazy(shape, dtype, lambda em, _: em.const(0, "f32"))
             for value, shape, dtype in made]
 

@@ -1,26 +1,25 @@
 """Pointwise operators: one table, each entry a formula over scalar nodes.
 
-Place in the pipeline: part of `lowering/`. An entry is `operator: (rule, body)` where `body(b,
-*operands)` builds nodes and the rule says in which type:
+Place in the pipeline: part of `lowering/`. An entry is `operator: (rule, body)` where
+`body(*operands)` computes with terms (`terms.py`) and the rule says in which type:
 
 - OUT: operands are converted to the result's type (torch's promotion, which the node's metadata
   has);
 - COMMON: operands are converted to their common type, the result is what the body gives
   (comparisons).
 
-    aten.tanh.default: (OUT, unary("tanh"))
-    aten.lt.Tensor:    (COMMON, binary("lt"))
+    aten.tanh.default: (OUT, scalar("tanh"))
+    aten.lt.Tensor:    (COMMON, scalar("lt"))
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
-from weft.codegen.ir.dtypes import FLOAT_TYPES, HALF_TYPES, from_torch, is_supported
+from weft.codegen.ir.dtypes import HALF_TYPES, DType, from_torch, is_supported
 from weft.codegen.ir.loop_ir import IndexValue, Node
 from weft.codegen.ir.simplify import literal
 from weft.codegen.lowering.registry import (
@@ -31,6 +30,28 @@ from weft.codegen.lowering.registry import (
     NotLowered,
     lowering,
     number_value,
+)
+from weft.codegen.lowering.terms import (
+    Term,
+    apply,
+    exp,
+    expm1,
+    isinf,
+    isnan,
+    log1p,
+    maximum,
+    minimum,
+    normal_cdf,
+    reciprocal,
+    rsqrt,
+    same,
+    scalar,
+    sigmoid,
+    sqrt,
+    square,
+    tanh,
+    trunc,
+    where,
 )
 from weft.codegen.values import Emitter, Value
 from weft.config import config
@@ -46,21 +67,16 @@ LARGEST_SQUARE: Final = 172.8
 """Of a float32 x whose normal density exp(-x * x / 2) / sqrt(2 * pi) is a normal number."""
 
 
-def unary(name: str) -> Body:
-    return lambda b, x: b.op(name, x)
-
-
-def binary(name: str) -> Body:
-    return lambda b, x, y: b.op(name, x, y)
-
-
 def _division(name: str) -> Body:
     """A quotient or remainder; of integers by what may be 0 it checks that."""
-    def body(b: Emitter, x: Node, y: Node) -> Node:
-        if not is_float(y) and not literal(y) and not _is_positive(y):
-            used = b.const(True, "bool") if b.mask is None else b.mask
-            y = b.op("divisor", used, y)
-        return b.op(name, x, y)
+
+    def body(x: Term, y: Term) -> Term:
+        if not y.is_float and not literal(y.node) and not _is_positive(y.node):
+            em = y.em
+            used = em.const(True, "bool") if em.mask is None else em.mask
+            y = Term(em, em.op("divisor", used, y.node))
+        return apply(name, x, y)
+
     return body
 
 
@@ -68,173 +84,155 @@ def _is_positive(node: Node) -> bool:
     return isinstance(node, IndexValue) and lower_bound(node.expr) > 0
 
 
-def is_float(node: Node) -> bool:
-    return node.dtype in FLOAT_TYPES
-
-
-def _const(b: Emitter, value: float | Expr, like: Node) -> Node:
-    return b.number(value, like.dtype)
-
-
 def _float_only(name: str) -> Body:
     """Rounding functions, which are the identity on integers."""
-    return lambda b, x: b.op(name, x) if is_float(x) else x
+    return lambda x: apply(name, x) if x.is_float else x
 
 
-def _neg(b: Emitter, x: Node) -> Node:
-    return b.op("neg", x)
-
-
-def _to_bool(b: Emitter, x: Node) -> Node:
-    return b.cast(x, "bool")
+def _to_bool(x: Term) -> Term:
+    return x.cast("bool")
 
 
 def _logical(name: str) -> Body:
-    return lambda b, x, y: b.op(name, _to_bool(b, x), _to_bool(b, y))
+    return lambda x, y: apply(name, _to_bool(x), _to_bool(y))
 
 
-def _false(b: Emitter, x: Node) -> Node:
-    return b.const(False, "bool")
+def _constant(value: bool) -> Body:
+    return lambda x: Term(x.em, x.em.const(value, "bool"))
 
 
 def _if_float(body: Body, otherwise: Body) -> Body:
-    return lambda b, x: body(b, x) if is_float(x) else otherwise(b, x)
+    return lambda x: body(x) if x.is_float else otherwise(x)
 
 
-def _signbit(b: Emitter, x: Node) -> Node:
-    return _false(b, x) if x.dtype == "bool" else b.op("signbit", x)
+def _unless_bool(name: str) -> Body:
+    return lambda x: x if x.dtype == "bool" else apply(name, x)
 
 
-def _isfinite(b: Emitter, x: Node) -> Node:
-    return b.op("lt", b.op("abs", x), _const(b, math.inf, x))
+def _signbit(x: Term) -> Term:
+    return _constant(False)(x) if x.dtype == "bool" else apply("signbit", x)
 
 
-def relu(b: Emitter, x: Node) -> Node:
-    return b.op("maximum", x, _const(b, 0, x))
+def relu(x: Term) -> Term:
+    return maximum(x, 0)
 
 
-def _square(b: Emitter, x: Node) -> Node:
-    return b.op("mul", x, x)
+def silu(x: Term) -> Term:
+    return x * sigmoid(x)
 
 
-def silu(b: Emitter, x: Node) -> Node:
-    return b.op("mul", x, b.op("sigmoid", x))
+def _clip(x: Term, low: float, high: float) -> Term:
+    return minimum(maximum(x, low), high)
 
 
-def _clip(b: Emitter, x: Node, low: float, high: float) -> Node:
-    return b.op("minimum", b.op("maximum", x, _const(b, low, x)), _const(b, high, x))
+def _shifted_relu6(x: Term) -> Term:
+    return _clip(x + 3.0, 0.0, 6.0)
 
 
-def _shifted_relu6(b: Emitter, x: Node) -> Node:
-    return _clip(b, b.op("add", x, _const(b, 3.0, x)), 0.0, 6.0)
+def _hardsigmoid(x: Term) -> Term:
+    return _shifted_relu6(x) * (1 / 6)
 
 
-def _hardsigmoid(b: Emitter, x: Node) -> Node:
-    return b.op("mul", _shifted_relu6(b, x), _const(b, 1 / 6, x))
+def _hardswish(x: Term) -> Term:
+    return x * _shifted_relu6(x) * (1 / 6)
 
 
-def _hardswish(b: Emitter, x: Node) -> Node:
-    return b.op("mul", b.op("mul", x, _shifted_relu6(b, x)), _const(b, 1 / 6, x))
+def gelu_tanh(x: Term) -> Term:
+    bent = tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi))
+    factor = bent + 1.0
+    return x * 0.5 * factor
 
 
-def gelu_tanh(b: Emitter, x: Node) -> Node:
-    cube = b.op("mul", b.op("mul", x, x), x)
-    inside = b.op("add", x, b.op("mul", cube, _const(b, 0.044715, x)))
-    bent = b.op("tanh", b.op("mul", inside, _const(b, math.sqrt(2 / math.pi), x)))
-    factor = b.op("add", bent, _const(b, 1.0, x))
-    return b.op("mul", b.op("mul", x, _const(b, 0.5, x)), factor)
+def gelu_erf(x: Term) -> Term:
+    return x * normal_cdf(x)
 
 
-def gelu_erf(b: Emitter, x: Node) -> Node:
-    return b.op("mul", x, b.op("normal_cdf", x))
-
-
-def softplus_of(b: Emitter, x: Node) -> Node:
+def softplus_of(x: Term) -> Term:
     """log(1 + e^x) without overflow."""
-    tail = b.op("log1p", b.op("exp", b.op("neg", b.op("abs", x))))
-    return b.op("add", relu(b, x), tail)
+    tail = log1p(exp(-abs(x)))
+    return relu(x) + tail
 
 
-def _mish(b: Emitter, x: Node) -> Node:
-    return b.op("mul", x, b.op("tanh", softplus_of(b, x)))
+def _mish(x: Term) -> Term:
+    return x * tanh(softplus_of(x))
 
 
-def _frac(b: Emitter, x: Node) -> Node:
-    return b.op("sub", x, b.op("trunc", x))
+def _frac(x: Term) -> Term:
+    return x - trunc(x)
 
 
-def _pick_number(b: Emitter, name: str, x: Node, y: Node) -> Node:
+def _pick_number(name: str) -> Body:
     """fmax / fmin, which ignore a NaN."""
-    picked = b.op(name, x, y)
-    if not is_float(x):
-        return picked
-    return b.op("where", b.op("isnan", x), y, b.op("where", b.op("isnan", y), x, picked))
+
+    def body(x: Term, y: Term) -> Term:
+        picked = apply(name, x, y)
+        return where(isnan(x), y, where(isnan(y), x, picked)) if x.is_float else picked
+
+    return body
 
 
-def power(b: Emitter, x: Node, y: Node) -> Node:
+def power(x: Term, y: Term) -> Term:
     """pow, with the usual constant exponents made cheap."""
-    exponent = getattr(y, "value", None)
-    known = _POWERS.get(exponent) if is_float(x) or exponent in (1, 2, 3) else None
-    return b.op("pow", x, y) if known is None else known(b, x)
+    exponent = getattr(y.node, "value", None)
+    known = _POWERS.get(exponent) if x.is_float or exponent in (1, 2, 3) else None
+    return apply("pow", x, y) if known is None else known(x)
 
 
 _POWERS: Final[dict[Any, Body]] = {
-    1: lambda b, x: x,
-    2: _square,
-    3: lambda b, x: b.op("mul", b.op("mul", x, x), x),
-    4: lambda b, x: _square(b, _square(b, x)),
-    0.5: lambda b, x: b.op("sqrt", x),
-    -0.5: lambda b, x: b.op("rsqrt", x),
-    -1: lambda b, x: b.op("reciprocal", x),
-    -2: lambda b, x: b.op("reciprocal", _square(b, x)),
+    1: same,
+    2: square,
+    3: lambda x: x * x * x,
+    4: lambda x: square(square(x)),
+    0.5: sqrt,
+    -0.5: rsqrt,
+    -1: reciprocal,
+    -2: lambda x: reciprocal(square(x)),
 }
 
 
 def _zero_times_log(name: str) -> Body:
     """xlogy(x, y): x * log(y), 0 where x is 0 and y is a number."""
 
-    def body(b: Emitter, x: Node, y: Node) -> Node:
-        product = b.op("mul", x, b.op(name, y))
-        zero = b.op("where", b.op("eq", x, _const(b, 0, x)), _const(b, 0, x), product)
-        return b.op("where", b.op("isnan", y), y, zero)
+    def body(x: Term, y: Term) -> Term:
+        product = x * apply(name, y)
+        zero = where(x.equals(0), 0, product)
+        return where(isnan(y), y, zero)
 
     return body
 
 
-def _logaddexp(b: Emitter, x: Node, y: Node) -> Node:
-    top = b.op("maximum", x, y)
-    gap = b.op("neg", b.op("abs", b.op("sub", x, y)))
-    total = b.op("add", top, b.op("log1p", b.op("exp", gap)))
-    same = b.op("and_", b.op("isinf", x), b.op("eq", x, y))
-    return b.op("where", same, x, total)
+def _logaddexp(x: Term, y: Term) -> Term:
+    top = maximum(x, y)
+    total = top + log1p(exp(-abs(x - y)))
+    return where(isinf(x) & x.equals(y), x, total)
 
 
-def _heaviside(b: Emitter, x: Node, value: Node) -> Node:
-    step = b.cast(b.op("gt", x, _const(b, 0, x)), x.dtype)
-    return b.op("where", b.op("eq", x, _const(b, 0, x)), value, step)
+def _heaviside(x: Term, value: Term) -> Term:
+    step = (x > 0).cast(x.dtype)
+    return where(x.equals(0), value, step)
 
 
-def _multiply(b: Emitter, x: Node, y: Node) -> Node:
-    return b.op("and_" if x.dtype == "bool" else "mul", x, y)
+def _multiply(x: Term, y: Term) -> Term:
+    return x & y if x.dtype == "bool" else x * y
 
 
-def _add(b: Emitter, x: Node, y: Node) -> Node:
-    return b.op("or_" if x.dtype == "bool" else "add", x, y)
+def _add(x: Term, y: Term) -> Term:
+    return x | y if x.dtype == "bool" else x + y
 
 
-def _sigmoid_backward(b: Emitter, grad: Node, y: Node) -> Node:
-    return b.op("mul", grad, b.op("mul", y, b.op("sub", _const(b, 1, y), y)))
+def _sigmoid_backward(grad: Term, y: Term) -> Term:
+    return grad * (y * (1 - y))
 
 
-def _tanh_backward(b: Emitter, grad: Node, y: Node) -> Node:
-    return b.op("mul", grad, b.op("sub", _const(b, 1, y), b.op("mul", y, y)))
+def _tanh_backward(grad: Term, y: Term) -> Term:
+    one = y.number(1)
+    return grad * (one - y * y)
 
 
-def _silu_backward(b: Emitter, grad: Node, x: Node) -> Node:
-    s = b.op("sigmoid", x)
-    one = _const(b, 1, x)
-    slope = b.op("add", one, b.op("mul", x, b.op("sub", one, s)))
-    return b.op("mul", grad, b.op("mul", s, slope))
+def _silu_backward(grad: Term, x: Term) -> Term:
+    s, one = sigmoid(x), x.number(1)
+    slope = one + x * (one - s)
+    return grad * (s * slope)
 
 
 _FLOAT_FUNCTIONS: Final = (
@@ -247,50 +245,50 @@ _ROUNDINGS: Final = ("floor", "ceil", "trunc", "round")
 _TABLE: Final[dict[Any, tuple[str, Body]]] = {
     # unary, floating point results
     **{
-        getattr(aten, name).default: (OUT, unary(name))
+        getattr(aten, name).default: (OUT, scalar(name))
         for name in _FLOAT_FUNCTIONS
     },
     **{getattr(aten, name).default: (OUT, _float_only(name)) for name in _ROUNDINGS},
-    aten.neg.default: (OUT, _neg),
-    aten.abs.default: (OUT, lambda b, x: x if x.dtype == "bool" else b.op("abs", x)),
-    aten.sign.default: (OUT, lambda b, x: x if x.dtype == "bool" else b.op("sign", x)),
-    aten.sgn.default: (OUT, lambda b, x: x if x.dtype == "bool" else b.op("sign", x)),
+    aten.neg.default: (OUT, scalar("neg")),
+    aten.abs.default: (OUT, _unless_bool("abs")),
+    aten.sign.default: (OUT, _unless_bool("sign")),
+    aten.sgn.default: (OUT, _unless_bool("sign")),
     aten.relu.default: (OUT, relu),
     aten.silu.default: (OUT, silu),
     aten.mish.default: (OUT, _mish),
-    aten.square.default: (OUT, _square),
+    aten.square.default: (OUT, square),
     aten.frac.default: (OUT, _frac),
     aten.hardsigmoid.default: (OUT, _hardsigmoid),
     aten.hardswish.default: (OUT, _hardswish),
-    aten.relu6.default: (OUT, lambda b, x: _clip(b, x, 0, 6)),
-    aten.bitwise_not.default: (OUT, unary("not_")),
-    aten.logical_not.default: (COMMON, lambda b, x: b.op("not_", _to_bool(b, x))),
-    aten.isnan.default: (COMMON, _if_float(unary("isnan"), _false)),
-    aten.isinf.default: (COMMON, _if_float(unary("isinf"), _false)),
-    aten.isfinite.default: (COMMON, _if_float(_isfinite, lambda b, x: b.const(True, "bool"))),
+    aten.relu6.default: (OUT, lambda x: _clip(x, 0, 6)),
+    aten.bitwise_not.default: (OUT, scalar("not_")),
+    aten.logical_not.default: (COMMON, lambda x: ~_to_bool(x)),
+    aten.isnan.default: (COMMON, _if_float(isnan, _constant(False))),
+    aten.isinf.default: (COMMON, _if_float(isinf, _constant(False))),
+    aten.isfinite.default: (COMMON, _if_float(lambda x: abs(x) < math.inf, _constant(True))),
     aten.signbit.default: (COMMON, _signbit),
     # binary, in the result's type
     aten.mul.Tensor: (OUT, _multiply),
     aten.mul.Scalar: (OUT, _multiply),
-    aten.div.Tensor: (OUT, binary("div")),
-    aten.div.Scalar: (OUT, binary("div")),
-    aten.true_divide.Tensor: (OUT, binary("div")),
+    aten.div.Tensor: (OUT, scalar("div")),
+    aten.div.Scalar: (OUT, scalar("div")),
+    aten.true_divide.Tensor: (OUT, scalar("div")),
     aten.floor_divide.default: (OUT, _division("floordiv")),
     aten.remainder.Tensor: (OUT, _division("mod")),
     aten.remainder.Scalar: (OUT, _division("mod")),
     aten.fmod.Tensor: (OUT, _division("fmod")),
     aten.fmod.Scalar: (OUT, _division("fmod")),
-    aten.maximum.default: (OUT, binary("maximum")),
-    aten.minimum.default: (OUT, binary("minimum")),
-    aten.fmax.default: (OUT, lambda b, x, y: _pick_number(b, "maximum", x, y)),
-    aten.fmin.default: (OUT, lambda b, x, y: _pick_number(b, "minimum", x, y)),
+    aten.maximum.default: (OUT, scalar("maximum")),
+    aten.minimum.default: (OUT, scalar("minimum")),
+    aten.fmax.default: (OUT, _pick_number("maximum")),
+    aten.fmin.default: (OUT, _pick_number("minimum")),
     aten.pow.Tensor_Tensor: (OUT, power),
     aten.pow.Scalar: (OUT, power),
-    aten.atan2.default: (OUT, binary("atan2")),
-    aten.hypot.default: (OUT, binary("hypot")),
-    aten.copysign.Tensor: (OUT, binary("copysign")),
-    aten.copysign.Scalar: (OUT, binary("copysign")),
-    aten.nextafter.default: (OUT, binary("nextafter")),
+    aten.atan2.default: (OUT, scalar("atan2")),
+    aten.hypot.default: (OUT, scalar("hypot")),
+    aten.copysign.Tensor: (OUT, scalar("copysign")),
+    aten.copysign.Scalar: (OUT, scalar("copysign")),
+    aten.nextafter.default: (OUT, scalar("nextafter")),
     aten.xlogy.Tensor: (OUT, _zero_times_log("log")),
     aten.xlogy.Scalar_Other: (OUT, _zero_times_log("log")),
     aten.xlogy.Scalar_Self: (OUT, _zero_times_log("log")),
@@ -301,18 +299,18 @@ _TABLE: Final[dict[Any, tuple[str, Body]]] = {
     aten.tanh_backward.default: (OUT, _tanh_backward),
     aten.silu_backward.default: (OUT, _silu_backward),
     **{
-        getattr(getattr(aten, f"bitwise_{word}"), overload): (OUT, binary(name))
+        getattr(getattr(aten, f"bitwise_{word}"), overload): (OUT, scalar(name))
         for word, name in (("and", "and_"), ("or", "or_"), ("xor", "xor"))
         for overload in ("Tensor", "Scalar")
     },
     **{
-        getattr(getattr(aten, f"bitwise_{side}_shift"), overload): (OUT, binary(name))
+        getattr(getattr(aten, f"bitwise_{side}_shift"), overload): (OUT, scalar(name))
         for side, name in (("left", "shl"), ("right", "shr"))
         for overload in ("Tensor", "Tensor_Scalar")
     },
     # comparisons and logic
     **{
-        getattr(getattr(aten, name), overload): (COMMON, binary(name))
+        getattr(getattr(aten, name), overload): (COMMON, scalar(name))
         for name in ("eq", "ne", "lt", "le", "gt", "ge")
         for overload in ("Tensor", "Scalar")
     },
@@ -335,7 +333,7 @@ def _rounded(body: Body, dtype: torch.dtype) -> Body:
     if not config.emulate_precision_casts or dtype not in (torch.bfloat16, torch.float16):
         return body
     name = f"round_{from_torch(dtype)}"
-    return lambda b, *operands: b.op(name, body(b, *operands))
+    return lambda *operands: apply(name, body(*operands))
 
 
 for _operator, (_rule, _body) in _TABLE.items():
@@ -373,28 +371,26 @@ def common_type(operands: Any) -> torch.dtype:
 # --- operators with more to them than a table entry
 
 
-def _scaled(cx: LoweringContext, alpha: Any) -> Callable[[Emitter, Node], Node]:
+def _scaled(cx: LoweringContext, alpha: Any) -> Body:
     """Multiplication by a Python scalar, omitted for 1."""
     number = number_value(cx, alpha)
     if isinstance(number, Value):
-        return lambda b, x: b.op("mul", x, b.cast(number.at(b, ()), x.dtype))
+        return lambda x: x * Term(x.em, number.at(x.em, ())).cast(x.dtype)
     if isinstance(alpha, (int, float)) and alpha == 1:
-        return lambda b, x: x
-    if isinstance(alpha, Expr):
-        return lambda b, x: b.op("mul", x, b.number(alpha, x.dtype))
-    return lambda b, x: _multiply(b, x, b.const(alpha, x.dtype))
+        return same
+    return lambda x: x * alpha if isinstance(alpha, Expr) else _multiply(x, x.number(alpha))
 
 
 @lowering(aten.add.Tensor, aten.add.Scalar)
 def add(cx: LoweringContext, x: Any, y: Any, scalar_alpha: Any = 1, *, alpha: Any = 1) -> Value:
     scale = _scaled(cx, alpha if scalar_alpha == 1 else scalar_alpha)
-    return cx.pointwise(lambda b, u, v: _add(b, u, scale(b, v)), x, y)
+    return cx.pointwise(lambda u, v: _add(u, scale(v)), x, y)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
 def sub(cx: LoweringContext, x: Any, y: Any, scalar_alpha: Any = 1, *, alpha: Any = 1) -> Value:
     scale = _scaled(cx, alpha if scalar_alpha == 1 else scalar_alpha)
-    return cx.pointwise(lambda b, u, v: b.op("sub", u, scale(b, v)), x, y)
+    return cx.pointwise(lambda u, v: u - scale(v), x, y)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
@@ -405,7 +401,7 @@ def rsub(cx: LoweringContext, x: Any, y: Any, scalar_alpha: Any = 1, *, alpha: A
 @lowering(aten.pow.Tensor_Scalar)
 def pow_scalar(cx: LoweringContext, x: Value, exponent: Any) -> Value:
     if isinstance(exponent, (int, float)) and exponent == 0:
-        return cx.pointwise(lambda b, u: b.const(1, u.dtype), x)
+        return cx.pointwise(lambda u: u.number(1), x)
     return cx.pointwise(power, x, exponent)
 
 
@@ -430,30 +426,27 @@ def gelu_backward(
     return cx.pointwise(body, grad, x, cost=8)
 
 
-def _gelu_erf_backward(b: Emitter, grad: Node, x: Node) -> Node:
-    square = b.op("mul", x, x)
-    bell = b.op("exp", b.op("mul", square, _const(b, -0.5, x)))
+def _gelu_erf_backward(grad: Term, x: Term) -> Term:
+    squared = x * x
+    bell = exp(squared * -0.5)
     if x.dtype == "f32":  # no subnormal numbers, which products take a hundred times as long over
-        far = b.op("gt", square, _const(b, LARGEST_SQUARE, x))
-        bell = b.op("where", far, _const(b, 0.0, x), bell)
-    pdf = b.op("mul", bell, _const(b, 1 / math.sqrt(2 * math.pi), x))
-    return b.op("mul", grad, b.op("add", b.op("normal_cdf", x), b.op("mul", x, pdf)))
+        bell = where(squared > LARGEST_SQUARE, 0.0, bell)
+    density = bell * (1 / math.sqrt(2 * math.pi))
+    return grad * (normal_cdf(x) + x * density)
 
 
-def _gelu_tanh_backward(b: Emitter, grad: Node, x: Node) -> Node:
-    one, beta = _const(b, 1.0, x), math.sqrt(2 / math.pi)
-    square = b.op("mul", x, x)
-    inside = b.op("add", x, b.op("mul", b.op("mul", square, x), _const(b, 0.044715, x)))
-    bent = b.op("tanh", b.op("mul", inside, _const(b, beta, x)))
-    slope = b.op("add", one, b.op("mul", square, _const(b, 3 * 0.044715, x)))
-    inner = b.op("mul", b.op("mul", x, _const(b, 0.5 * beta, x)), slope)
-    steep = b.op("mul", b.op("sub", one, b.op("mul", bent, bent)), inner)
-    flat = b.op("mul", b.op("add", bent, one), _const(b, 0.5, x))
-    return b.op("mul", grad, b.op("add", flat, steep))
+def _gelu_tanh_backward(grad: Term, x: Term) -> Term:
+    one, beta = x.number(1.0), math.sqrt(2 / math.pi)
+    squared = x * x
+    bent = tanh((x + squared * x * 0.044715) * beta)
+    slope = one + squared * (3 * 0.044715)
+    inner = x * (0.5 * beta) * slope
+    steep = (one - bent * bent) * inner
+    return grad * ((bent + one) * 0.5 + steep)
 
 
 @lowering(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
-def where(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
+def where_(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
     chosen = cx.pointwise(_to_bool, condition, dtype=torch.bool, compute=condition.dtype,
                           shape=condition.shape, cost=0)
     return select_by(cx, chosen, x, y)
@@ -467,13 +460,13 @@ def shift(cx: LoweringContext, x: Value, count: Any) -> Value:
     if cx.dtype.is_floating_point:
         raise NotLowered("shift of floats")
     left = cx.target in (aten.__lshift__.Scalar, aten.__lshift__.Tensor)
-    return cx.pointwise(binary("shl" if left else "shr"), x, count)
+    return cx.pointwise(scalar("shl" if left else "shr"), x, count)
 
 
 def select_by(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
     """condition ? x : y in the node's type."""
-    picks = cx.pointwise(lambda b, v: v, x), cx.pointwise(lambda b, v: v, y)
-    at = cx.pointwise(lambda b, v: v, condition, dtype=torch.bool)
+    picks = cx.pointwise(same, x), cx.pointwise(same, y)
+    at = cx.pointwise(same, condition, dtype=torch.bool)
 
     def formula(em: Emitter, index: Any) -> Node:
         return em.op("where", at.at(em, index), picks[0].at(em, index), picks[1].at(em, index))
@@ -498,27 +491,27 @@ def clamp(cx: LoweringContext, x: Value, low: Any = None, high: Any = None, **na
     low, high = named.get("min", low), named.get("max", high)
     if cx.target is aten.hardtanh.default:
         low, high = -1.0 if low is None else low, 1.0 if high is None else high
-    result = cx.pointwise(lambda b, u: u, x, cost=0)
+    result = cx.pointwise(same, x, cost=0)
     if low is not None:
-        result = cx.pointwise(binary("maximum"), result, low)
-    return result if high is None else cx.pointwise(binary("minimum"), result, high)
+        result = cx.pointwise(scalar("maximum"), result, low)
+    return result if high is None else cx.pointwise(scalar("minimum"), result, high)
 
 
 @lowering(aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp_min(cx: LoweringContext, x: Value, low: Any) -> Value:
-    return cx.pointwise(binary("maximum"), x, low)
+    return cx.pointwise(scalar("maximum"), x, low)
 
 
 @lowering(aten.clamp_max.default, aten.clamp_max.Tensor)
 def clamp_max(cx: LoweringContext, x: Value, high: Any) -> Value:
-    return cx.pointwise(binary("minimum"), x, high)
+    return cx.pointwise(scalar("minimum"), x, high)
 
 
 @lowering(aten.leaky_relu.default)
 def leaky_relu(cx: LoweringContext, x: Value, slope: float = 0.01) -> Value:
-    def body(b: Emitter, u: Node) -> Node:
-        small = b.op("mul", u, _const(b, slope, u))
-        return b.op("where", b.op("gt", u, _const(b, 0, u)), u, small)
+    def body(u: Term) -> Term:
+        small = u * slope
+        return where(u > 0, u, small)
 
     return cx.pointwise(body, x, cost=3)
 
@@ -527,11 +520,10 @@ def leaky_relu(cx: LoweringContext, x: Value, slope: float = 0.01) -> Value:
 def elu(
     cx: LoweringContext, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1
 ) -> Value:
-    def body(b: Emitter, u: Node) -> Node:
-        bent = b.op("expm1", b.op("mul", u, _const(b, input_scale, u)))
-        negative = b.op("mul", bent, _const(b, alpha * scale, u))
-        positive = b.op("mul", u, _const(b, scale, u))
-        return b.op("where", b.op("gt", u, _const(b, 0, u)), positive, negative)
+    def body(u: Term) -> Term:
+        negative = expm1(u * input_scale) * (alpha * scale)
+        positive = u * scale
+        return where(u > 0, positive, negative)
 
     return cx.pointwise(body, x, cost=5)
 
@@ -541,41 +533,38 @@ def softplus(cx: LoweringContext, x: Value, beta: float = 1, threshold: float = 
     if not isinstance(beta, (int, float)):
         raise NotLowered("a symbolic slope")
 
-    def body(b: Emitter, u: Node) -> Node:
-        scaled = b.op("mul", u, _const(b, beta, u))
-        curved = b.op("mul", b.op("log1p", b.op("exp", scaled)), _const(b, 1 / beta, u))
-        return b.op("where", b.op("gt", scaled, _const(b, threshold, u)), u, curved)
+    def body(u: Term) -> Term:
+        scaled = u * beta
+        curved = log1p(exp(scaled)) * (1 / beta)
+        return where(scaled > threshold, u, curved)
 
     return cx.pointwise(body, x, cost=5)
 
 
 @lowering(aten.threshold_backward.default)
 def threshold_backward(cx: LoweringContext, grad: Value, x: Value, threshold: float) -> Value:
-    def body(b: Emitter, g: Node, u: Node) -> Node:
-        return b.op("where", b.op("le", u, _const(b, threshold, u)), _const(b, 0, g), g)
-
-    return cx.pointwise(body, grad, x)
+    return cx.pointwise(lambda g, u: where(u <= threshold, 0, g), grad, x)
 
 
 @lowering(aten.addcmul.default)
 def addcmul(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     scale = _scaled(cx, value)
-    return cx.pointwise(lambda b, u, v, w: b.op("add", u, b.op("mul", scale(b, v), w)), x, y, z)
+    return cx.pointwise(lambda u, v, w: u + scale(v) * w, x, y, z)
 
 
 @lowering(aten.addcdiv.default)
 def addcdiv(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     scale = _scaled(cx, value)
-    return cx.pointwise(lambda b, u, v, w: b.op("add", u, b.op("div", scale(b, v), w)), x, y, z)
+    return cx.pointwise(lambda u, v, w: u + scale(v) / w, x, y, z)
 
 
 @lowering(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(cx: LoweringContext, x: Value, y: Value, weight: Any) -> Value:
-    def body(b: Emitter, u: Node, v: Node, w: Node) -> Node:
-        gap = b.op("sub", v, u)
-        near_start = b.op("add", u, b.op("mul", w, gap))
-        near_end = b.op("sub", v, b.op("mul", gap, b.op("sub", _const(b, 1, w), w)))
-        return b.op("where", b.op("lt", b.op("abs", w), _const(b, 0.5, w)), near_start, near_end)
+    def body(u: Term, v: Term, w: Term) -> Term:
+        gap = v - u
+        near_start = u + w * gap
+        near_end = v - gap * (1 - w)
+        return where(abs(w) < 0.5, near_start, near_end)
 
     return cx.pointwise(body, x, y, weight, cost=6)
 
@@ -594,14 +583,10 @@ def nan_to_num(
         limits.min if neginf is None else neginf,
     )
 
-    def body(b: Emitter, u: Node) -> Node:
-        result = b.op("where", b.op("isnan", u), _const(b, values[0], u), u)
-        result = b.op(
-            "where", b.op("eq", u, _const(b, math.inf, u)), _const(b, values[1], u), result
-        )
-        return b.op(
-            "where", b.op("eq", u, _const(b, -math.inf, u)), _const(b, values[2], u), result
-        )
+    def body(u: Term) -> Term:
+        result = where(isnan(u), values[0], u)
+        result = where(u.equals(math.inf), values[1], result)
+        return where(u.equals(-math.inf), values[2], result)
 
     return cx.pointwise(body, x, cost=6)
 
@@ -625,11 +610,13 @@ def convert(cx: LoweringContext, x: Value, dtype: torch.dtype) -> Value:
         raise NotLowered(f"{x.dtype} to {dtype}")
     if dtype == x.dtype:
         return cx.copy(x)
-    body: Body = lambda b, u: u  # noqa: E731
-    if from_torch(dtype) in HALF_TYPES:
-        name = f"round_{from_torch(dtype)}"
-        body = lambda b, u: b.op(name, b.cast(u, "f32"))  # noqa: E731
-    return cx.pointwise(body, x, dtype=dtype, compute=x.dtype)
+    return cx.pointwise(_rounding_to(from_torch(dtype)), x, dtype=dtype, compute=x.dtype)
+
+
+def _rounding_to(dtype: DType) -> Body:
+    if dtype not in HALF_TYPES:
+        return same
+    return lambda u: apply(f"round_{dtype}", u.cast("f32"))
 
 
 @lowering(aten.clone.default, aten.contiguous.default)
@@ -639,5 +626,5 @@ def clone(cx: LoweringContext, x: Value, *, memory_format: Any = None) -> Value:
 
 @lowering(aten.copy.default)
 def copy(cx: LoweringContext, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    moved = cx.pointwise(lambda b, u: u, source, dtype=source.dtype, cost=0)
+    moved = cx.pointwise(same, source, dtype=source.dtype, cost=0)
     return convert(cx, moved, cx.dtype)

@@ -25,6 +25,16 @@ from weft.codegen.lowering.registry import (
     cost_of,
     lowering,
 )
+from weft.codegen.lowering.terms import (
+    Term,
+    apply,
+    exp,
+    isinf,
+    log,
+    sqrt,
+    square,
+    where,
+)
 from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import (
     Computed,
@@ -86,14 +96,14 @@ def reduce_value(
         dims, keepdim = (0,), False
     dtype = dtype or cx.dtype
     scalar = compute_type(from_torch(compute or dtype))
-    if any(isinstance(n, int) and n == 0 for n in x.shape):
+    if any(n == 0 for n in x.shape):
         raise NotLowered("reduction over nothing")
     if len(x.shape) > _MOST_DIMENSIONS:
         raise NotLowered("more dimensions than ATen reduces, which raises")
 
     def formula(em: Emitter, index: Index) -> Node:
         node = em.cast(x.at(em, index), scalar)
-        return node if prepare is None else prepare(em, node)
+        return node if prepare is None else prepare(Term(em, node)).node
 
     shape = reduced_shape(x.shape, dims, keepdim)
     places = _few_places(kind, x, dims, keepdim)
@@ -106,7 +116,7 @@ def reduce_value(
             total = functools.reduce(partial(em.op, _COMBINE[kind]), nodes)
         else:
             total = _first_extreme(em, "gt" if kind == "argmax" else "lt", nodes)
-        result = total if finish is None else finish(em, total)
+        result = total if finish is None else finish(Term(em, total)).node
         return em.cast(result, compute_type(from_torch(dtype)))
 
     cost, reads = cost_of((x,))
@@ -141,8 +151,9 @@ def _reduction_loop(
         return flat
 
     flags = tuple(d in dims for d in range(len(x.shape)))
+    last = None if finish is None else lambda em, node: finish(Term(em, node)).node
     made: Value = cx.graph.define(
-        Computed(buffer, x.shape, formula, store, kind, flags, finish, origins=cx.origins)
+        Computed(buffer, x.shape, formula, store, kind, flags, last, origins=cx.origins)
     )
     return made
 
@@ -223,16 +234,10 @@ def count_of(x: Value, dims: Sequence[int]) -> IntExpr:
 def divide_by(count: IntExpr) -> Body:
     """Division by a number of elements."""
 
-    def body(b: Emitter, total: Node) -> Node:
-        if isinstance(count, int):
-            return (
-                b.op("mul", total, b.const(1 / count, total.dtype))
-                if _is_power_of_two(count)
-                else b.op("div", total, b.const(count, total.dtype))
-            )
-        return b.op("div", total, b.cast(b.index(count), total.dtype))
-
-    return body
+    if isinstance(count, int) and _is_power_of_two(count):
+        inverse = 1 / count
+        return lambda total: total * inverse
+    return lambda total: total / count
 
 
 def _is_power_of_two(count: int) -> bool:
@@ -267,19 +272,15 @@ def logsumexp(cx: LoweringContext, x: Value, dims: Any, keepdim: bool = False) -
     axes = reduced_dims(dims, len(x.shape))
     cx.share(x)
     top = reduce_value(cx, "max", x, axes, True, dtype=x.dtype)
-    finite = cx.pointwise(_zero_if_infinite, top, dtype=x.dtype, shape=top.shape)
+    finite = cx.pointwise(
+        lambda m: where(isinf(m), 0, m), top, dtype=x.dtype, shape=top.shape
+    )
     shifted = cx.pointwise(
-        lambda b, u, m: b.op("exp", b.op("sub", u, m)), x, finite, dtype=x.dtype, shape=x.shape
+        lambda u, m: exp(u - m), x, finite, dtype=x.dtype, shape=x.shape
     )
-    total = reduce_value(
-        cx, "sum", shifted, axes, True, dtype=x.dtype, finish=lambda b, s: b.op("log", s)
-    )
-    result = cx.pointwise(lambda b, s, m: b.op("add", s, m), total, finite, shape=total.shape)
+    total = reduce_value(cx, "sum", shifted, axes, True, dtype=x.dtype, finish=log)
+    result = cx.pointwise(lambda s, m: s + m, total, finite, shape=total.shape)
     return result.view(cx.shape, Reshape(total.shape, cx.shape))
-
-
-def _zero_if_infinite(b: Emitter, top: Node) -> Node:
-    return b.op("where", b.op("isinf", top), b.const(0, top.dtype), top)
 
 
 @lowering(aten.linalg_vector_norm.default)
@@ -301,23 +302,17 @@ Norm = tuple[str, Body, Body | None]
 def _power_norm(order: float) -> Norm:
     """A root of a sum of powers."""
 
-    def power(b: Emitter, u: Node) -> Node:
-        size = b.op("abs", u)
-        if order == 3:
-            return b.op("mul", b.op("mul", size, size), size)
-        return b.op("pow", size, b.const(order, u.dtype))
+    def power(u: Term) -> Term:
+        size = abs(u)
+        return size * size * size if order == 3 else apply("pow", size, order)
 
-    return "sum", power, lambda b, s: b.op("pow", s, b.const(1 / order, s.dtype))
-
-
-def _is_not_zero(b: Emitter, u: Node) -> Node:
-    return b.cast(b.op("ne", u, b.const(0, u.dtype)), u.dtype)
+    return "sum", power, lambda s: apply("pow", s, 1 / order)
 
 
 _NORMS: dict[float, Norm] = {
-    0: ("sum", _is_not_zero, None),
-    1: ("sum", lambda b, u: b.op("abs", u), None),
-    2: ("sum", lambda b, u: b.op("mul", u, u), lambda b, s: b.op("sqrt", s)),
-    math.inf: ("max", lambda b, u: b.op("abs", u), None),
-    -math.inf: ("min", lambda b, u: b.op("abs", u), None),
+    0: ("sum", lambda u: u.differs(0).cast(u.dtype), None),
+    1: ("sum", abs, None),
+    2: ("sum", square, sqrt),
+    math.inf: ("max", abs, None),
+    -math.inf: ("min", abs, None),
 }

@@ -7,7 +7,7 @@ called instead::
 
     @lowering(aten.relu.default)
     def relu(cx, x):
-        return cx.pointwise(lambda b, v: b.op("maximum", v, b.const(0, v.dtype)), x)
+        return cx.pointwise(lambda v: maximum(v, 0), x)
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 
 from weft.codegen.ir.dtypes import compute_type, from_torch
 from weft.codegen.ir.loop_ir import Node, Scalar
+from weft.codegen.lowering.terms import Term
 from weft.codegen.values import Buffer, Emitter, Index, Lazy, Origin, Shape, Strided, Value
 from weft.shapes.algebra.bounds import is_nonnegative
 from weft.shapes.algebra.expr import Expr, IntExpr, maximum, minimum
@@ -29,8 +30,8 @@ from weft.shapes.algebra.relation import ge
 
 Lowering: TypeAlias = Callable[..., Any]
 """Returns a `Value`, or a list of them for operators with several results."""
-Body: TypeAlias = Callable[..., Node]
-"""A scalar formula: (emitter, one node per operand) -> node."""
+Body: TypeAlias = Callable[..., Term]
+"""A scalar formula of one term per operand."""
 
 LOWERINGS: Final[dict[Any, Lowering]] = {}
 
@@ -72,7 +73,7 @@ def is_channels_last(shape: Shape, strides: Shape | None) -> bool:
     _, channels, height, width = shape
     wanted = (height * width * channels, 1, width * channels, channels)
     pairs = zip(shape, strides, wanted, strict=True)
-    return all((isinstance(n, int) and n == 1) or a == b for n, a, b in pairs)
+    return all(n == 1 or a == b for n, a, b in pairs)
 
 
 def _layout_of_images(operands: Sequence[Any], shape: Shape) -> Shape | None:
@@ -133,7 +134,7 @@ class LoweringContext:
         reads = [_reader(operand, scalar, shape) for operand in operands]
 
         def formula(em: Emitter, index: Index) -> Node:
-            return em.cast(body(em, *[read(em, index) for read in reads]), result)
+            return em.cast(body(*[Term(em, read(em, index)) for read in reads]).node, result)
 
         total, loads = cost_of(operands)
         layout = self.layouts[0] if shape == self.shape else None
@@ -161,7 +162,7 @@ class LoweringContext:
             start = maximum(start + size, 0)
         if isinstance(start, int) and isinstance(size, int):
             return min(start, size)
-        return 0 if isinstance(start, int) and start == 0 else minimum(start, size)
+        return 0 if start == 0 else minimum(start, size)
 
     def wrap_index(self, position: IntExpr, size: IntExpr) -> IntExpr:
         """A non-negative position."""
@@ -221,7 +222,7 @@ def _reader(operand: Any, scalar: str, shape: Shape) -> Callable[[Emitter, Index
 
 def _value_reader(value: Value, scalar: str, rank: int) -> Callable[[Emitter, Index], Node]:
     skip = rank - len(value.shape)
-    ones = tuple(isinstance(n, int) and n == 1 for n in value.shape)
+    ones = tuple(n == 1 for n in value.shape)
     if not any(ones):
         return lambda em, index: em.cast(value.at(em, index[skip:]), scalar)
 

@@ -124,11 +124,11 @@ def _large_loads_of(value: Value) -> int | None:
 
 def _evaluate_formula(value: Value) -> Emitter:
     """The formula's nodes, over loops of its own."""
-    kept = [n for n in value.shape if not (isinstance(n, int) and n == 1)]
+    kept = [n for n in value.shape if n != 1]
     domain = Domain(tuple(kept), (False,) * len(kept))
     variables = iter(domain.symbols())
     em = emitter_for(domain, domain.symbols())
-    value.at(em, [0 if isinstance(n, int) and n == 1 else next(variables) for n in value.shape])
+    value.at(em, [0 if n == 1 else next(variables) for n in value.shape])
     return em
 
 

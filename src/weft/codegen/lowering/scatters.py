@@ -20,6 +20,7 @@ from weft.codegen.ir.dtypes import from_torch
 from weft.codegen.ir.loop_ir import Node, Scalar
 from weft.codegen.lowering.indexing import Positions
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.terms import apply, maximum
 from weft.codegen.lowering.views import normalize_dim
 from weft.codegen.targets import COMBINES
 from weft.codegen.values import (
@@ -128,7 +129,7 @@ def scatter_reduce(
     counts = _scatter_values(cx, counts, dim, indices, number(1), "add")
     divide = "div" if cx.dtype.is_floating_point else "floordiv"
     return cx.pointwise(
-        lambda b, total, n: b.op(divide, total, b.op("maximum", n, b.const(1, scalar))),
+        lambda total, n: apply(divide, total, maximum(n, 1)),
         made, counts,
     )
 
@@ -158,7 +159,7 @@ def index_put(
 
     def formula(em: Emitter, index: Index) -> Node:
         own = zip(values.shape, index[skip:], strict=True)
-        return values.at(em, [0 if isinstance(n, int) and n == 1 else i for n, i in own])
+        return values.at(em, [0 if n == 1 else i for n, i in own])
 
     return _combine_at(cx, x, shape, positions.at, formula, "add")
 

@@ -16,14 +16,13 @@ mean and the sum of squares of each piece of a row, and a second kernel combines
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 
 from weft.codegen.ir.dtypes import compute_dtype
-from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.reductions import (
     count_of,
     divide_by,
@@ -32,10 +31,11 @@ from weft.codegen.lowering.reductions import (
     reduced_dims,
     reduced_shape,
 )
-from weft.codegen.lowering.registry import LoweringContext, lowering
+from weft.codegen.lowering.registry import Body, LoweringContext, lowering
+from weft.codegen.lowering.terms import Term, fma, maximum, same, sqrt, square
 from weft.codegen.lowering.views import Permute, Reshape
 from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS, wanted_pieces
-from weft.codegen.values import Emitter, Shape, Strided, Value, contiguous_strides
+from weft.codegen.values import Shape, Strided, Value, contiguous_strides
 from weft.shapes.algebra.expr import Expr, IntExpr
 
 aten = torch.ops.aten
@@ -43,7 +43,6 @@ aten = torch.ops.aten
 CUT_ON = frozenset({"cuda", "xpu"})
 """Types of devices on which long rows are cut into pieces."""
 
-Finish = Callable[[Emitter, Node], Node]
 
 
 def variance(
@@ -62,32 +61,31 @@ def variance(
 
 def _squares(
     cx: LoweringContext, x: Value, average: Value, dims: Sequence[int], keepdim: bool,
-    dtype: torch.dtype, finish: Finish | None = None,
+    dtype: torch.dtype, finish: Body | None = None,
 ) -> Value:
     """The sum of the squared differences from the average along `dims`."""
     wide = compute_dtype(dtype)
-    centred = cx.pointwise(lambda b, u, m: b.op("sub", u, m), x, average, dtype=wide, shape=x.shape)
+    centred = cx.pointwise(lambda u, m: u - m, x, average, dtype=wide, shape=x.shape)
     return reduce_value(
         cx, "sum", centred, dims, keepdim, dtype=dtype, compute=wide,
-        prepare=lambda b, u: b.op("mul", u, u), finish=finish,
+        prepare=square, finish=finish,
     )
 
 
-def _from_squares(count: IntExpr, correction: float, root: bool) -> Finish:
+def _from_squares(count: IntExpr, correction: float, root: bool) -> Body:
     """The variance, or its square root, from a sum of squared differences."""
 
-    def finish(b: Emitter, total: Node) -> Node:
-        result = b.op("div", total, _count_less(b, count, correction, total))
-        return b.op("sqrt", result) if root else result
+    def finish(total: Term) -> Term:
+        result = total / _count_less(count, correction, total)
+        return sqrt(result) if root else result
 
     return finish
 
 
-def _count_less(b: Emitter, count: IntExpr, correction: float | Expr, like: Node) -> Node:
+def _count_less(count: IntExpr, correction: float | Expr, like: Term) -> Term:
     if isinstance(count, int) and not isinstance(correction, Expr):
-        return b.const(max(count - correction, 0), like.dtype)
-    less = b.op("sub", b.number(count, like.dtype), b.number(correction, like.dtype))
-    return b.op("maximum", less, b.const(0, like.dtype))
+        return like.number(max(count - correction, 0))
+    return maximum(like.number(count) - correction, 0)
 
 
 # -- pieces of long rows ---------------------------------------------------------------------------
@@ -150,7 +148,7 @@ def _lie_side_by_side(x: Value, dims: Sequence[int]) -> bool:
 
 def _combine_pieces(
     cx: LoweringContext, x: Value, dims: Sequence[int], pieces: _Pieces, keepdim: bool,
-    dtype: torch.dtype, finish: Finish,
+    dtype: torch.dtype, finish: Body,
 ) -> tuple[Value, Value]:
     """Variance and mean (with kept dimensions) from those of the pieces."""
     wide = compute_dtype(dtype)
@@ -166,9 +164,9 @@ def _combine_pieces(
         cx, "sum", means, across, True, dtype=wide, finish=divide_by(count_of(means, across))
     )
 
-    def body(b: Emitter, s: Node, m: Node, a: Node) -> Node:
-        between = b.op("sub", m, a)
-        return b.op("fma", b.op("mul", between, b.number(length, s.dtype)), between, s)
+    def body(s: Term, m: Term, a: Term) -> Term:
+        between = m - a
+        return fma(between * length, between, s)
 
     joint = cx.pointwise(body, squares, means, average, dtype=wide, shape=means.shape)
     spread = reduce_value(
@@ -221,4 +219,4 @@ def var_mean(
     spread, average = variance(cx, x, axes, _correction(None, correction), keepdim, root, cx.dtype)
     shape = reduced_shape(x.shape, axes, keepdim)
     shaped = average if keepdim else average.view(shape, Reshape(average.shape, shape))
-    return [spread, cx.pointwise(lambda b, u: u, shaped, shape=shape, cost=0)]
+    return [spread, cx.pointwise(same, shaped, shape=shape, cost=0)]

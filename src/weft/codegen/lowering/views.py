@@ -104,7 +104,7 @@ class Expand:
     def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
         new = len(self.shape) - len(shape)
         kept = [
-            0 if is_one(have) and not is_one(want) else stride
+            0 if have == 1 and want != 1 else stride
             for have, want, stride in zip(shape, self.shape[new:], strides, strict=True)
         ]
         return self.shape, (*(0,) * new, *kept), offset
@@ -141,7 +141,7 @@ class Reshape:
 
 def _joint_stride(dims: list[tuple[IntExpr, IntExpr]]) -> IntExpr | None:
     """The innermost stride of dimensions that are row-major in one piece; None if they are not."""
-    kept = [(size, stride) for size, stride in dims if not is_one(size)]
+    kept = [(size, stride) for size, stride in dims if size != 1]
     if not kept:
         return 1
     for (_, outer), (size, inner) in pairwise(kept):
@@ -150,15 +150,10 @@ def _joint_stride(dims: list[tuple[IntExpr, IntExpr]]) -> IntExpr | None:
     return kept[-1][1]
 
 
-def is_one(size: IntExpr) -> bool:
-    """Whether the size is known to be 1."""
-    return isinstance(size, int) and size == 1
-
-
 def broadcast_index(index: Index, shape: Shape) -> Index:
     """The index into a value of `shape` that is broadcast to the shape of `index`."""
     tail = index[len(index) - len(shape) :]
-    return [0 if is_one(size) else i for i, size in zip(tail, shape, strict=True)]
+    return [0 if size == 1 else i for i, size in zip(tail, shape, strict=True)]
 
 
 def flatten_index(index: Index, shape: Index) -> IntExpr:
@@ -172,12 +167,12 @@ def flatten_index(index: Index, shape: Index) -> IntExpr:
 def split_index(flat: IntExpr, shape: Index) -> list[IntExpr]:
     """The index of a row-major position (inverse of `flatten_index`)."""
     if len(shape) == 1:
-        return [0] if is_one(shape[0]) else [flat]
+        return [0] if shape[0] == 1 else [flat]
     result: list[IntExpr] = []
     for size in reversed(shape[1:]):
         result.append(flat % size)
         flat = flat // size
-    result.append(0 if shape and is_one(shape[0]) else flat)
+    result.append(0 if shape and shape[0] == 1 else flat)
     return result[::-1] if shape else []
 
 

@@ -7,8 +7,8 @@ An expression is a polynomial with integer coefficients over *atoms*: symbols, `
 b``, ``min``, ``max`` and opaque functions (``functions.py``). Expressions are immutable and
 hash-consed: equal normal forms are the same object, so equality and hashing are by identity.
 **Constants are plain Python ints**: every function takes ``int | Expr`` and returns an ``int`` if
-the result is constant. All values are assumed to fit in 64 bits; division and remainder floor as
-Python's do.
+the result is constant. So ``n == 1`` asks whether a size is known to be 1. All values are assumed
+to fit in 64 bits; division and remainder floor as Python's do.
 
     >>> i, j = symbol("i", 0, 127), symbol("j", 0, 7)
     >>> (8 * i + j) // 8 is i, (8 * i + j) % 8 is j
@@ -331,7 +331,7 @@ def _partners(atom: Mod, rest: IntExpr) -> Iterator[tuple[IntExpr, IntExpr]]:
     inner = atom.left.atom if isinstance(atom.left, Expr) else None
     if isinstance(inner, FloorDiv) and isinstance(inner.right, int):
         scale, left_over = _split_multiples(rest, inner.right)
-        if isinstance(left_over, int) and left_over == 0:
+        if left_over == 0:
             whole = mod(inner.left, inner.right * atom.right)
             yield scale * mod(inner.left, inner.right), scale * whole
 
@@ -396,7 +396,7 @@ def _mod(left: IntExpr, right: IntExpr) -> IntExpr:
 
 def _fits(remainder: IntExpr, divisor: IntExpr) -> bool:
     """Whether ``0 <= remainder < divisor`` is certain."""
-    if isinstance(remainder, int) and remainder == 0:
+    if remainder == 0:
         return True
     return lower_bound(remainder) >= 0 and lower_bound(divisor - remainder) >= 1
 
