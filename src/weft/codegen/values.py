@@ -108,7 +108,22 @@ class Emitter(KernelBuilder):
                 tests.append(self.op("ge", self.index(position), self.const(0, "i64")))
             if upper_bound(position - size) >= 0:
                 tests.append(self.op("lt", self.index(position), self.index(size)))
-        return functools.reduce(partial(self.op, "and_"), tests) if tests else None
+        return self.fold("and_", tests) if tests else None
+
+    def fold(self, name: str, nodes: Iterable[Node]) -> Node:
+        """The nodes joined by an operator, from the first to the last."""
+        return functools.reduce(partial(self.op, name), nodes)
+
+    def choose(
+        self, condition: Node, chosen: Callable[[], Node], other: Callable[[], Node]
+    ) -> Node:
+        """`chosen()` where the condition holds, else `other()`; neither loads where it is not
+        needed."""
+        with self.masked(condition, 0):
+            first = chosen()
+        with self.masked(self.op("not_", condition), 0):
+            second = other()
+        return self.op("where", condition, first, second)
 
 
 Formula: TypeAlias = Callable[[Emitter, Index], Node]

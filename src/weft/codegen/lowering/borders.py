@@ -91,7 +91,7 @@ def repeated_border(cx: LoweringContext, x: Value, pad: list[Any]) -> Value:
             return x.at(em, at)
         return _in_runs(em, x, at, index[-1], borders[len(index) - 1])
 
-    cost, reads = cost_of((x,))
+    cost, reads = cost_of(x)
     return cx.lazy(cx.shape, cx.dtype, formula, 3 * (cost + 2), 3 * reads, layout)
 
 
@@ -124,20 +124,18 @@ def repeated_border_backward(
         raise NotLowered("many copies of an element")
     cx.share(gradient)
 
-    def formula(em: Emitter, index: Index) -> Node:
-        total = None
-        places = [list(border.copies(index[d])) for d, border in borders.items()]
-        for parts in itertools.product(*places):
-            at = list(index)
-            for d, (_, position) in zip(borders, parts, strict=True):
-                at[d] = position
-            inside = em.within(itertools.chain(*(tests for tests, _ in parts)))
-            value = gradient.at_or(em, at, inside, 0)
-            total = value if total is None else em.op("add", total, value)
-        assert total is not None
-        return total
+    def copy(em: Emitter, index: Index, parts: tuple[tuple[list[Place], IntExpr], ...]) -> Node:
+        at = list(index)
+        for d, (_, position) in zip(borders, parts, strict=True):
+            at[d] = position
+        inside = em.within(itertools.chain(*(tests for tests, _ in parts)))
+        return gradient.at_or(em, at, inside, 0)
 
-    cost, reads = cost_of((gradient,))
+    def formula(em: Emitter, index: Index) -> Node:
+        places = [list(border.copies(index[d])) for d, border in borders.items()]
+        return em.fold("add", (copy(em, index, parts) for parts in itertools.product(*places)))
+
+    cost, reads = cost_of(gradient)
     return cx.lazy(cx.shape, cx.dtype, formula, count * (cost + 3), count * reads, cx.layouts[0])
 
 

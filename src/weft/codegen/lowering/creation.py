@@ -15,6 +15,7 @@ from weft.codegen.lowering.registry import (
     NUMBER_OPERATORS,
     LoweringContext,
     NotLowered,
+    cost_of,
     lowering,
     number_value,
 )
@@ -115,8 +116,8 @@ def _triangle(name: str) -> Any:
             inside = em.op(name, em.index(gap), em.number(diagonal, "i64"))
             return em.op("where", inside, node, em.const(0, node.dtype))
 
-        return cx.lazy(cx.shape, cx.dtype, formula, getattr(x.impl, "cost", 0) + 2,
-                       getattr(x.impl, "reads", 1), cx.layouts[0])
+        cost, reads = cost_of(x)
+        return cx.lazy(cx.shape, cx.dtype, formula, cost + 2, reads, cx.layouts[0])
 
     return lower
 

@@ -16,8 +16,8 @@ import torch
 
 from weft.codegen.ir.dtypes import compute_type, from_torch
 from weft.codegen.ir.loop_ir import Node
-from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
-from weft.codegen.lowering.views import Reshape, normalize_dim
+from weft.codegen.lowering.registry import LoweringContext, NotLowered, cost_of, lowering
+from weft.codegen.lowering.views import normalize_dim, reshaped
 from weft.codegen.values import Emitter, Index, Lazy, Shape, Value
 from weft.shapes.algebra.expr import IntExpr, floor_div
 
@@ -25,8 +25,8 @@ aten = torch.ops.aten
 
 
 def _cost(*values: Value) -> tuple[int, int]:
-    cost = sum(getattr(v.impl, "cost", 0) for v in values)
-    return cost + len(values), sum(getattr(v.impl, "reads", 1) for v in values)
+    cost, reads = cost_of(*values)
+    return cost + len(values), reads
 
 
 def _prepare_source(cx: LoweringContext, x: Value) -> None:
@@ -216,25 +216,22 @@ def concatenate(cx: LoweringContext, pieces: list[Value], dim: int) -> Value:
     for piece in pieces:
         ends.append((ends[-1] if ends else 0) + piece.shape[dim])
 
+    scalar = compute_type(from_torch(cx.dtype))
+
     def part(em: Emitter, index: Index, k: int) -> Node:
         start = ends[k - 1] if k else 0
         at = [i - start if d == dim else i for d, i in enumerate(index)]
-        return em.cast(pieces[k].at(em, at), cx_scalar)
+        return em.cast(pieces[k].at(em, at), scalar)
 
-    cx_scalar = cx.lazy(cx.shape, cx.dtype, None).scalar
-
-    def formula(em: Emitter, index: Index) -> Node:
-        return _choose(em, index, 0)
-
-    def _choose(em: Emitter, index: Index, k: int) -> Node:
+    def from_piece(em: Emitter, index: Index, k: int) -> Node:
         if k == len(pieces) - 1:
             return part(em, index, k)
         before = em.op("lt", em.index(index[dim]), em.index(ends[k]))
-        with em.masked(before, 0):
-            chosen = part(em, index, k)
-        with em.masked(em.op("not_", before), 0):
-            rest = _choose(em, index, k + 1)
-        return em.op("where", before, chosen, rest)
+        return em.choose(
+            before, lambda: part(em, index, k), lambda: from_piece(em, index, k + 1))
+
+    def formula(em: Emitter, index: Index) -> Node:
+        return from_piece(em, index, 0)
 
     cost, reads = _cost(*pieces)
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2 * len(pieces), reads, cx.layouts[0])
@@ -245,10 +242,7 @@ def stack(cx: LoweringContext, tensors: list[Value], dim: int = 0) -> Value:
     if len(tensors) > 4:
         raise NotLowered("long concatenation")
     dim = normalize_dim(dim, len(cx.shape))
-    pieces = []
-    for v in tensors:
-        shape = (*v.shape[:dim], 1, *v.shape[dim:])
-        pieces.append(v.view(shape, Reshape(v.shape, shape)))
+    pieces = [reshaped(v, (*v.shape[:dim], 1, *v.shape[dim:])) for v in tensors]
     return concatenate(cx, pieces, dim)
 
 
@@ -312,17 +306,14 @@ def _replace_where(
     inside: Callable[[Emitter, Index], Node | None], at: Callable[[Index], Sequence[IntExpr]],
 ) -> Value:
     """`source`, read at `at`, where the test is true; `x` elsewhere."""
-    scalar = cx.lazy(cx.shape, cx.dtype, None).scalar
+    scalar = compute_type(from_torch(cx.dtype))
 
     def formula(em: Emitter, index: Index) -> Node:
         chosen = inside(em, index)
         if chosen is None:
             return em.cast(source.at(em, at(index)), scalar)
-        with em.masked(chosen, 0):
-            new = em.cast(source.at(em, at(index)), scalar)
-        with em.masked(em.op("not_", chosen), 0):
-            old = x.at(em, index)
-        return em.op("where", chosen, new, old)
+        return em.choose(
+            chosen, lambda: em.cast(source.at(em, at(index)), scalar), lambda: x.at(em, index))
 
     cost, reads = _cost(x, source)
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2, reads, cx.layouts[0])
@@ -398,10 +389,10 @@ def roll(cx: LoweringContext, x: Value, shifts: Any, dims: Any = ()) -> Value:
         at = [(i + offsets[d]) % x.shape[d] if d in offsets else i for d, i in enumerate(index)]
         if turn == x.shape[last]:
             return x.at(em, at)
-        before = em.op("lt", em.index(index[last]), em.index(turn))
-        with em.masked(before, 0):
-            end = x.at(em, [*at[:last], at[last] + x.shape[last] - turn])
-        with em.masked(em.op("not_", before), 0):
-            return em.op("where", before, end, x.at(em, [*at[:last], at[last] - turn]))
+        return em.choose(
+            em.op("lt", em.index(index[last]), em.index(turn)),
+            lambda: x.at(em, [*at[:last], at[last] + x.shape[last] - turn]),
+            lambda: x.at(em, [*at[:last], at[last] - turn]),
+        )
 
     return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x), cx.layouts[0])

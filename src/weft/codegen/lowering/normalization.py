@@ -22,7 +22,7 @@ from weft.codegen.lowering.registry import (
 )
 from weft.codegen.lowering.terms import Term, exp, log, rsqrt, same, square
 from weft.codegen.lowering.variance import variance
-from weft.codegen.lowering.views import Reshape, normalize_dim
+from weft.codegen.lowering.views import normalize_dim, reshaped
 from weft.codegen.values import Shape, Value
 
 aten = torch.ops.aten
@@ -103,7 +103,7 @@ def _affine(
 def _like(cx: LoweringContext, position: int, x: Value) -> Value:
     """A statistic in the shape and type of the node's result number `position`."""
     shape, dtype = cx.shapes[position], cx.dtypes[position]
-    shaped = x.view(shape, Reshape(x.shape, shape))
+    shaped = reshaped(x, shape)
     return cx.pointwise(same, shaped, shape=shape, dtype=dtype, cost=0)
 
 
@@ -131,14 +131,14 @@ def group_norm(
     if cx.device.type == "cpu" and is_channels_last(x.shape, cx.layouts[0]):
         return _group_norm_of_channels(cx, x, weight, bias, groups, eps)
     grouped: Shape = (n, groups, c // groups, hw)
-    view = x.view(grouped, Reshape(x.shape, grouped))
+    view = reshaped(x, grouped)
     scaled, average, inverse = _normalize(cx, view, (2, 3), eps, wide)
     columns: Shape = (1, groups, c // groups, 1)
     shaped = [
-        v if v is None else v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias)
+        v if v is None else reshaped(v, columns) for v in (weight, bias)
     ]
     affine = _affine(cx, scaled, shaped[0], shaped[1], wide)
-    back = affine.view(x.shape, Reshape(grouped, x.shape))
+    back = reshaped(affine, x.shape)
     result = cx.pointwise(same, back, compute=wide, cost=0)
     return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
 
@@ -152,7 +152,7 @@ def _group_norm_of_channels(
     cx.share(x)
     spreads, averages = variance(cx, x, (2, 3), 0.0, True, False, wide)
     grouped: Shape = (n, groups, c // groups)
-    parts = [v.view(grouped, Reshape(v.shape, grouped)) for v in (spreads, averages)]
+    parts = [reshaped(v, grouped) for v in (spreads, averages)]
     mean = mean_value(cx, parts[1], (2,), True, wide)
 
     def deviation(v: Term, u: Term, m: Term) -> Term:
@@ -161,7 +161,7 @@ def _group_norm_of_channels(
     spread = cx.pointwise(deviation, *parts, mean, dtype=wide, shape=grouped)
     inverse = _inverse_deviation(cx, mean_value(cx, spread, (2,), True, wide), eps, wide)
     columns: Shape = (1, groups, c // groups)
-    gain, lift = (v and v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias))
+    gain, lift = (v and reshaped(v, columns) for v in (weight, bias))
     factor = _affine(cx, cx.pointwise(same, inverse, dtype=wide, shape=grouped), gain,
                      None, wide)
     factor.realize()
@@ -171,7 +171,7 @@ def _group_norm_of_channels(
     each: Shape = (n, c, 1, 1)
     result = cx.pointwise(
         lambda u, f, t: u * f + t,
-        x, *(v.view(each, Reshape(grouped, each)) for v in (factor, term)), compute=wide,
+        x, *(reshaped(v, each) for v in (factor, term)), compute=wide,
     )
     return [result, _like(cx, 1, mean), _like(cx, 2, inverse)]
 
@@ -184,7 +184,7 @@ def batch_norm_inference(
     wide = compute_dtype(x.dtype)
     columns: Shape = (1, x.shape[1], *((1,) * (len(x.shape) - 2)))
     operands = [
-        v if v is None else v.view(columns, Reshape(v.shape, columns))
+        v if v is None else reshaped(v, columns)
         for v in (weight, bias, mean, var)
     ]
 

@@ -28,6 +28,7 @@ from weft.codegen.lowering.registry import (
     Body,
     LoweringContext,
     NotLowered,
+    cost_of,
     lowering,
     number_value,
 )
@@ -471,14 +472,8 @@ def select_by(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
     def formula(em: Emitter, index: Any) -> Node:
         return em.op("where", at.at(em, index), picks[0].at(em, index), picks[1].at(em, index))
 
-    from_ = [v for v in (condition, x, y) if isinstance(v, Value)]
-    cost, reads = _total(from_)
+    cost, reads = cost_of(condition, x, y)
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 1, reads, cx.layouts[0])
-
-
-def _total(values: list[Value]) -> tuple[int, int]:
-    cost = sum(getattr(v.impl, "cost", 0) for v in values)
-    return cost, sum(getattr(v.impl, "reads", 1) for v in values)
 
 
 @lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)

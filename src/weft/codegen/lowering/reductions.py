@@ -7,11 +7,9 @@ scheduling then fuses it with whatever shares that domain.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -35,7 +33,7 @@ from weft.codegen.lowering.terms import (
     square,
     where,
 )
-from weft.codegen.lowering.views import Reshape, normalize_dim
+from weft.codegen.lowering.views import normalize_dim, reshaped
 from weft.codegen.values import (
     Computed,
     Emitter,
@@ -92,7 +90,7 @@ def reduce_value(
     """Collapse `dims` of `x` (converted to `compute`, then `prepare`d); the result, `finish`ed, has
     `dtype`."""
     if not x.shape:
-        x = x.view((1,), Reshape((), (1,)))
+        x = reshaped(x, (1,))
         dims, keepdim = (0,), False
     dtype = dtype or cx.dtype
     scalar = compute_type(from_torch(compute or dtype))
@@ -113,13 +111,13 @@ def reduce_value(
     def combined(em: Emitter, index: Index) -> Node:
         nodes = [formula(em, _operand_index(index, dims, place, keepdim)) for place in places]
         if kind in _COMBINE:
-            total = functools.reduce(partial(em.op, _COMBINE[kind]), nodes)
+            total = em.fold(_COMBINE[kind], nodes)
         else:
             total = _first_extreme(em, "gt" if kind == "argmax" else "lt", nodes)
         result = total if finish is None else finish(Term(em, total)).node
         return em.cast(result, compute_type(from_torch(dtype)))
 
-    cost, reads = cost_of((x,))
+    cost, reads = cost_of(x)
     return cx.lazy(shape, dtype, combined, len(places) * (cost + 1), len(places) * reads)
 
 
@@ -280,7 +278,7 @@ def logsumexp(cx: LoweringContext, x: Value, dims: Any, keepdim: bool = False) -
     )
     total = reduce_value(cx, "sum", shifted, axes, True, dtype=x.dtype, finish=log)
     result = cx.pointwise(lambda s, m: s + m, total, finite, shape=total.shape)
-    return result.view(cx.shape, Reshape(total.shape, cx.shape))
+    return reshaped(result, cx.shape)
 
 
 @lowering(aten.linalg_vector_norm.default)

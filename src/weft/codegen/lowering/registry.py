@@ -136,7 +136,7 @@ class LoweringContext:
         def formula(em: Emitter, index: Index) -> Node:
             return em.cast(body(*[Term(em, read(em, index)) for read in reads]).node, result)
 
-        total, loads = cost_of(operands)
+        total, loads = cost_of(*operands)
         layout = self.layouts[0] if shape == self.shape else None
         if self.graph.channels_last and len(shape) == 4:
             layout = _layout_of_images(operands, shape) or layout
@@ -146,7 +146,7 @@ class LoweringContext:
 
     def copy(self, x: Value) -> Value:
         """The same elements as a new tensor (never an alias), with the node's layout."""
-        return self.lazy(x.shape, x.dtype, x.at, *cost_of((x,)), self.layouts[0])
+        return self.lazy(x.shape, x.dtype, x.at, *cost_of(x), self.layouts[0])
 
     def share(self, x: Value) -> Value:
         """Realise a value that a composite lowering uses several times, unless it is cheap."""
@@ -199,7 +199,8 @@ def _joint_origins(operands: Sequence[Any], own: tuple[Origin, ...]) -> tuple[Or
     return tuple(found)[-8:]
 
 
-def cost_of(operands: Sequence[Any]) -> tuple[int, int]:
+def cost_of(*operands: Any) -> tuple[int, int]:
+    """The operators and the loads of the values among the operands."""
     cost = reads = 0
     for operand in operands:
         if isinstance(operand, Value):

@@ -33,7 +33,7 @@ from weft.codegen.lowering.reductions import (
 )
 from weft.codegen.lowering.registry import Body, LoweringContext, lowering
 from weft.codegen.lowering.terms import Term, fma, maximum, same, sqrt, square
-from weft.codegen.lowering.views import Permute, Reshape
+from weft.codegen.lowering.views import Permute, reshaped
 from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS, wanted_pieces
 from weft.codegen.values import Shape, Strided, Value, contiguous_strides
 from weft.shapes.algebra.expr import Expr, IntExpr
@@ -152,14 +152,14 @@ def _combine_pieces(
 ) -> tuple[Value, Value]:
     """Variance and mean (with kept dimensions) from those of the pieces."""
     wide = compute_dtype(dtype)
-    cut = x.view(pieces.shape, Reshape(x.shape, pieces.shape))
+    cut = reshaped(x, pieces.shape)
     cut = cut.view(tuple(pieces.shape[d] for d in pieces.order), Permute(pieces.order))
     rank = len(pieces.order)
     along, across = range(rank - pieces.inner, rank), range(pieces.outer)
     length = count_of(cut, along)
     kept = mean_value(cx, cut, along, True, wide)
     squares = _squares(cx, cut, kept, along, False, wide)
-    means = _reshape(kept, squares.shape)
+    means = reshaped(kept, squares.shape)
     average = reduce_value(
         cx, "sum", means, across, True, dtype=wide, finish=divide_by(count_of(means, across))
     )
@@ -173,11 +173,7 @@ def _combine_pieces(
         cx, "sum", joint, across, True, dtype=dtype, compute=wide, finish=finish
     )
     shape = reduced_shape(x.shape, dims, keepdim)
-    return _reshape(spread, shape), _reshape(average, reduced_shape(x.shape, dims, True))
-
-
-def _reshape(x: Value, shape: Shape) -> Value:
-    return x.view(shape, Reshape(x.shape, shape))
+    return reshaped(spread, shape), reshaped(average, reduced_shape(x.shape, dims, True))
 
 
 # -- operators -------------------------------------------------------------------------------------
@@ -218,5 +214,5 @@ def var_mean(
     root = cx.target is aten.std_mean.correction
     spread, average = variance(cx, x, axes, _correction(None, correction), keepdim, root, cx.dtype)
     shape = reduced_shape(x.shape, axes, keepdim)
-    shaped = average if keepdim else average.view(shape, Reshape(average.shape, shape))
+    shaped = average if keepdim else reshaped(average, shape)
     return [spread, cx.pointwise(same, shaped, shape=shape, cost=0)]

@@ -139,6 +139,11 @@ class Reshape:
         return self.shape, tuple(made), offset
 
 
+def reshaped(x: Value, shape: Shape) -> Value:
+    """The value in another shape."""
+    return x.view(shape, Reshape(x.shape, shape))
+
+
 def _joint_stride(dims: list[tuple[IntExpr, IntExpr]]) -> IntExpr | None:
     """The innermost stride of dimensions that are row-major in one piece; None if they are not."""
     kept = [(size, stride) for size, stride in dims if size != 1]
@@ -251,7 +256,7 @@ def t(cx: LoweringContext, x: Value) -> Value:
     aten.flatten.using_ints, aten.unflatten.int,
 )
 def reshape(cx: LoweringContext, x: Value, *_: Any) -> Value:
-    return x.view(cx.shape, Reshape(x.shape, cx.shape))
+    return reshaped(x, cx.shape)
 
 
 @lowering(aten.expand.default)

@@ -88,11 +88,7 @@ def _total(
     """The formula of windows' sums."""
 
     def formula(em: Emitter, index: Index) -> Node:
-        total = None
-        for _, value, _ in windows.elements(em, x, index, 0):
-            total = value if total is None else em.op("add", total, value)
-        assert total is not None
-        return total
+        return em.fold("add", (value for _, value, _ in windows.elements(em, x, index, 0)))
 
     cx.share(x)
     if windows.is_small:
@@ -144,11 +140,8 @@ def _largest(cx: LoweringContext, x: Value, windows: Windows) -> list[Value]:
         return [result, windows.value(cx, place, 1)]
 
     def largest(em: Emitter, index: Index) -> Node:
-        best = None
-        for _, value, _ in windows.elements(em, x, index, -math.inf):
-            best = value if best is None else em.op("maximum", best, value)
-        assert best is not None
-        return best
+        elements = windows.elements(em, x, index, -math.inf)
+        return em.fold("maximum", (value for _, value, _ in elements))
 
     return [windows.value(cx, largest, 0), windows.value(cx, _place(x, windows), 1)]
 
@@ -233,11 +226,8 @@ def _average_gradient(
         shares.realize()
 
     def formula(em: Emitter, index: Index) -> Node:
-        total = None
-        for inside, at in windows.covering(em, index, gradient.shape):
-            value = shares.at_or(em, at, inside, 0)
-            total = value if total is None else em.op("add", total, value)
-        assert total is not None
+        covering = windows.covering(em, index, gradient.shape)
+        total = em.fold("add", (shares.at_or(em, at, inside, 0) for inside, at in covering))
         return em.op("div", total, em.const(fixed, total.dtype)) if fixed else total
 
     return windows.gradient(cx, formula)
@@ -269,18 +259,17 @@ def _largest_gradient(
 ) -> Value:
     """Each element adds the gradients of the windows in which it was the largest."""
 
+    def share(em: Emitter, here: Node, inside: Node | None, at: Index) -> Node:
+        value = gradient.at_or(em, at, inside, 0)
+        chosen = em.op("eq", indices.at_or(em, at, inside, 0), here)
+        if inside is not None:
+            chosen = em.op("and_", chosen, inside)
+        return em.op("where", chosen, value, em.const(0, value.dtype))
+
     def formula(em: Emitter, index: Index) -> Node:
         here = em.index(flatten_index(index[-windows.rank :], windows.sizes))
-        total = None
-        for inside, at in windows.covering(em, index, gradient.shape):
-            value = gradient.at_or(em, at, inside, 0)
-            chosen = em.op("eq", indices.at_or(em, at, inside, 0), here)
-            if inside is not None:
-                chosen = em.op("and_", chosen, inside)
-            value = em.op("where", chosen, value, em.const(0, value.dtype))
-            total = value if total is None else em.op("add", total, value)
-        assert total is not None
-        return total
+        covering = windows.covering(em, index, gradient.shape)
+        return em.fold("add", (share(em, here, inside, at) for inside, at in covering))
 
     cx.share(gradient)
     cx.share(indices)
