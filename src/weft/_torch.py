@@ -40,8 +40,8 @@ from torch import _foreach_copy_ as foreach_copy_
 from torch import _pack_padded_sequence as pack_padded_sequence
 from torch import _pad_packed_sequence as pad_packed_sequence
 
-# aot: which dispatch keys an operator has kernels for.
-from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
+# aot, capture: regions in which no `__torch_function__` is asked.
+from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
 from torch._C import _are_functorch_transforms_active as are_functorch_transforms_active
 
 # aot.recurrent: an operator's kernel calls another operator, without autograd.

@@ -1,7 +1,8 @@
 """ATen operators as loop IR, by family.
 
 Place in the pipeline: the first step of `compile_graph`; `graph.py` walks the graph, `registry.py`
-has the table and the context of a lowering. Importing this package fills the table. By role:
+has the table and the context of a lowering, `terms.py` the notation of scalar formulas. Importing
+this package fills the table. By role:
 
 - elementwise: `pointwise`, `creation`, `views`;
 - over several elements: `reductions`, `variance`, `normalization`, `scans`, `windows`, `borders`,

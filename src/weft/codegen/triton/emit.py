@@ -512,9 +512,6 @@ class _Emitter:
     def _shape_all(self) -> str:
         return self._shape(frozenset(a.name for a in self.tiling.axes))
 
-    def _ones(self) -> str:
-        return ", ".join(["1"] * self.rank)
-
     def _index_axes(self, node: Load) -> frozenset[str]:
         return self._expr_axes(node.index).union(*(self.axes_of[n.id] for n in node.indirect))
 
