@@ -211,42 +211,53 @@ def _spec(
     """The static fields of the `FunctionSpec`. `in_eager`: the bytes that eager saves."""
     values = [n.meta["val"] for n in joint.tangents]
     layouts = {k: TangentLayout.of(v) for k, v in zip(_values(joint), values, strict=False)}
-    tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
-    unsaved = [i for i in tensors if i not in parts.saved_inputs]
     of_data = any(s.of_output for s in parts.symbols)
     carriers = _carriers(tracer)
     unread = set() if of_data else _unread(joint, joint_graph) - carriers
     detached = _without_gradients(tracer, joint) - set(traced.mutated)
     kept = leaves | carriers | (detached - unread)
+    inputs = _forward_inputs(tracer, traced, parts, leaves, kept, unread, in_eager)
+    numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
+    own = tuple(i for i, k in numbered if k >= parts.n_values)
+    all_held = inputs.held.issuperset(inputs.weak)
+    return {
+        "n_values": parts.n_values,
+        "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
+        "views": _views(parts),
+        "inputs": inputs,
+        "saved_values": tuple(parts.saved_values),
+        "symbols": tuple(parts.symbols),
+        "layouts": layouts,
+        "detached_inputs": tuple(sorted(detached)),
+        "groups": joint.groups,
+        "droppable": own if all_held and not joint.groups and not traced.mutated else (),
+    }
+
+
+def _forward_inputs(
+    tracer: Tracer, traced: Traced, parts: Partition, leaves: set[int], kept: set[int],
+    unread: set[int], in_eager: int,
+) -> ForwardInputs:
+    """Which inputs the forward saves, which live in any case (`kept`), and which a second derivative
+    may need: the small ones are held, within the bytes that eager saves more."""
+    tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
+    unsaved = [i for i in tensors if i not in parts.saved_inputs]
     weak = [i for i in unsaved if i not in kept or i in traced.mutated]
     read = [i for i in weak if i not in unread]
     saved = parts.bytes_saved + _bytes_of(
         tracer.primals[i] for i in parts.saved_inputs if i not in kept)
     held = _small([i for i in read if i not in traced.mutated], tracer.primals,
                   max(in_eager - saved, saved // 16, _LITTLE))
-    numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
-    own = tuple(i for i, k in numbered if k >= parts.n_values)
-    return {
-        "n_values": parts.n_values,
-        "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
-        "views": _views(parts),
-        "inputs": ForwardInputs(
-            count=len(tracer.primals),
-            saved=tuple(parts.saved_inputs),
-            leaves=tuple(i for i in unsaved if i in kept and i not in traced.mutated),
-            unread_leaves=frozenset(unread & leaves),
-            weak=tuple(read),
-            held=held,
-            unread=tuple(i for i in weak if i in unread),
-            written=frozenset(traced.mutated),
-        ),
-        "saved_values": tuple(parts.saved_values),
-        "symbols": tuple(parts.symbols),
-        "layouts": layouts,
-        "detached_inputs": tuple(sorted(detached)),
-        "groups": joint.groups,
-        "droppable": () if joint.groups or traced.mutated or not held.issuperset(read) else own,
-    }
+    return ForwardInputs(
+        count=len(tracer.primals),
+        saved=tuple(parts.saved_inputs),
+        leaves=tuple(i for i in unsaved if i in kept and i not in traced.mutated),
+        unread_leaves=frozenset(unread & leaves),
+        weak=tuple(read),
+        held=held,
+        unread=tuple(i for i in weak if i in unread),
+        written=frozenset(traced.mutated),
+    )
 
 
 def _carriers(tracer: Tracer) -> set[int]:

@@ -11,8 +11,9 @@ import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy
 import torch
@@ -420,27 +421,26 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
     with ignoring(tx.modes.ignored_warnings):
-        result, by_python, changed = _evaluated(tx, target, fakes, named_fakes)
-    given = (*args, *kwargs.values())
+        seen = _observe(tx, target, fakes, named_fakes)
+    result, given = seen.result, (*args, *kwargs.values())
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
-    writes = changed or _writes(target)
-    if same is not None and not writes and not _in_place(target):
+    if same is not None and not seen.writes and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(target, nodes, named_nodes, result, tx.stack())
     _note_data(tx, node, result)
-    if by_python:
+    if seen.by_python:
         node.meta["python_dispatcher"] = True
-    updates = _updates_statistics(_name(target), fakes, named_fakes)
-    if writes or updates or result is None or same is not None or is_collective(target):
+    if same is not None or seen.has_effect:
         node.meta["effect"] = True
-        writable = fakes[:1] if target is operator.setitem else [*fakes, *named_fakes.values()]
-        node.meta["counted"] = not updates and changed and not any(map(_is_uncounted, writable))
-    if same is not None:
-        return same
-    out = kwargs.get("out")
+        node.meta["counted"] = seen.is_counted
+    return same or _written_out(tx, kwargs.get("out"), result) or wrap_result(tx, node, result)
+
+
+def _written_out(tx: Interpreter, out: SymbolicValue | None, result: Any) -> SymbolicValue | None:
+    """The value of several results that were written into the tensors of `out`, else None."""
     if isinstance(out, (TupleValue, ListValue)) and isinstance(result, tuple):
         return NamedTupleValue(list(out.all(tx)), None, type(result))
-    return wrap_result(tx, node, result)
+    return None
 
 
 def outcome_on_fakes(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
@@ -467,10 +467,23 @@ def _plain_arguments(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs
     return args, {name: _plain_sizes(tx, arg, sizes_only) for name, arg in kwargs.items()}
 
 
-def _evaluated(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any]
-               ) -> tuple[Any, bool, bool]:
-    """The result on fakes, whether that needed PyTorch's Python dispatcher, and whether the
-    operation changed an argument."""
+@final
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """What an operation does, as seen on fakes."""
+
+    result: Any
+    by_python: bool
+    """Whether PyTorch's Python dispatcher was needed."""
+    writes: bool
+    has_effect: bool
+    """Whether it must run even if nothing uses its result."""
+    is_counted: bool
+    """Whether all that it writes can be told by the tensors' versions."""
+
+
+def _observe(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any]) -> _Observed:
+    """Run an operation on fakes."""
     if _name(target) in _KNOW_THE_STORAGE:
         _guard_offset(tx, fakes[0])
     given = [*fakes, *named.values()]
@@ -481,7 +494,14 @@ def _evaluated(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, 
     _check_writable(target, written)
     if "out" in named and not isinstance(target, str):
         _check_out(tx, target, fakes, named)
-    return result, by_python, bool(written) or "out" in named
+    changed = bool(written) or "out" in named
+    writes = changed or _writes(target)
+    updates = _updates_statistics(_name(target), fakes, named)
+    writable = fakes[:1] if target is operator.setitem else given
+    return _Observed(
+        result, by_python, writes,
+        has_effect=writes or updates or result is None or is_collective(target),
+        is_counted=changed and not updates and not any(map(_is_uncounted, writable)))
 
 
 def _note_data(tx: Interpreter, node: Any, result: Any) -> None:
