@@ -37,9 +37,9 @@ def binary_operation(
     if left.is_constant and right.is_constant and not (
             op in ("add", "iadd") and TextValue in (left.__class__, right.__class__)):
         return _of_constants(tx, op, left, right)
-    python_form = PYTHON_OPERATIONS.get((left.python_type(), plain_operator(op)))
-    if python_form is not None and left.is_constant:
-        return tx.wrap_fixed(python_form, op).call(tx, [left, right], {})
+    polyfill = OPERATOR_POLYFILLS.get((left.python_type(), plain_operator(op)))
+    if polyfill is not None and left.is_constant:
+        return tx.wrap_fixed(polyfill, op).call(tx, [left, right], {})
     result = _by_families(tx, op, left, right)
     if result is None and plain_operator(op) != op:
         return binary_operation(tx, plain_operator(op), left, right)
@@ -104,8 +104,8 @@ def _equality(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValu
     return result
 
 
-PYTHON_OPERATIONS: Final[dict[tuple[type, str], Any]] = {}
-"""Operations on constants in Python, for right sides that are not constants: `"%s" % obj`."""
+OPERATOR_POLYFILLS: Final[dict[tuple[type, str], Any]] = {}
+"""Polyfills of operators on constants whose right side is not constant: `"%s" % obj`."""
 
 
 def _fix(value: SymbolicValue) -> SymbolicValue:

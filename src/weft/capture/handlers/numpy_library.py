@@ -18,7 +18,7 @@ import weft.capture.handlers.torch_library  # noqa: F401  their rules are extend
 from weft.capture import numpy_calls
 from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.handlers.numpy_numbers import makes_array_of_size, of_numbers
-from weft.capture.polyfills import numpy_forms
+from weft.capture.polyfills import numpy_types
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue
@@ -154,7 +154,7 @@ _CONVERTER = vars(sys.modules["numpy._core._multiarray_umath"])["_array_converte
 
 @constructor(_CONVERTER)
 def _converter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.call_python(numpy_forms.ArrayConverter, args, kwargs)
+    return tx.call_python(numpy_types.ArrayConverter, args, kwargs)
 
 
 @constructor(numpy.dtype)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
-from weft.capture.operations import PYTHON_OPERATIONS
+from weft.capture.operations import OPERATOR_POLYFILLS
 from weft.capture.polyfills import texts
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import PYTHON_FORMS, constant, evaluate, python_object
+from weft.capture.values.constant import METHOD_POLYFILLS, constant, evaluate, python_object
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.numbers.symbolic_texts import TextValue, WrittenPart, join_texts
 from weft.capture.values.objects.functions import rule
@@ -25,9 +25,9 @@ from weft.capture.values.tensors.tensor import TensorValue
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-PYTHON_FORMS[str, "format"] = texts.format_text
-PYTHON_FORMS[str, "join"] = texts.join
-PYTHON_OPERATIONS[str, "mod"] = texts.percent_format
+METHOD_POLYFILLS[str, "format"] = texts.format_text
+METHOD_POLYFILLS[str, "join"] = texts.join
+OPERATOR_POLYFILLS[str, "mod"] = texts.percent_format
 
 
 def _parsed_by(function: Callable[[str], Any]) -> None:

@@ -1,6 +1,6 @@
 """Collectives that write to their arguments, by functional ones.
 
-Place in the pipeline: see `polyfills/__init__`; the rules that call these forms are in
+Place in the pipeline: see `polyfills/__init__`; the rules that call these functions are in
 `handlers/distributed_library.py`. Reductions are given by name; no group is the whole
 world. As in eager, autograd does not see the writes.
 """

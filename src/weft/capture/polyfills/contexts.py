@@ -1,6 +1,6 @@
 """Context managers without an effect while capturing: profiler ranges, torch function switches.
 
-Place in the pipeline: interpreted in place of torch's own (`handlers/python_twins.py`).
+Place in the pipeline: interpreted in place of torch's own (`handlers/library_polyfills.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The methods of `classmethod`, `staticmethod` and `property`, for programs that call them.
 
-Place in the pipeline: see `handlers/python_twins.py`. (Attributes of classes that are descriptors
-are read by `values/attributes.py`.)
+Place in the pipeline: see `handlers/library_polyfills.py`. (Attributes of classes that are
+descriptors are read by `values/attributes.py`.)
 """
 
 from __future__ import annotations

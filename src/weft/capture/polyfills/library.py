@@ -1,6 +1,6 @@
 """Python versions of C functions whose library has no Python version that could be interpreted.
 
-Place in the pipeline: see `handlers/python_twins.py`.
+Place in the pipeline: see `handlers/library_polyfills.py`.
 """
 
 from __future__ import annotations

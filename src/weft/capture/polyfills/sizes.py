@@ -1,7 +1,7 @@
 """Operators that only take plain sizes, written with operators that take symbolic ones.
 
-Place in the pipeline: interpreted if sizes are symbolic (`handlers/size_forms.py`); otherwise each
-size would be compiled separately.
+Place in the pipeline: interpreted if sizes are symbolic (`handlers/size_polyfills.py`); otherwise
+each size would be compiled separately.
 """
 
 from __future__ import annotations

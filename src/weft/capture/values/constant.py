@@ -153,9 +153,8 @@ METHODS: Final[dict[tuple[type, str], Callable[[Any, ConstantValue], SymbolicVal
 """Methods of constants that have an effect: the rule that is applied instead of running them."""
 
 
-PYTHON_FORMS: Final[dict[tuple[type, str], Callable[..., Any]]] = {}
-"""Methods of constants in Python, for arguments that are not constants: `pattern.sub(function, s)`.
-"""
+METHOD_POLYFILLS: Final[dict[tuple[type, str], Callable[..., Any]]] = {}
+"""Polyfills of methods of constants, for arguments that are none: `pattern.sub(function, s)`."""
 
 
 member_attribute: Declared[[Interpreter, ConstantValue, str], SymbolicValue | None] = Declared()
@@ -198,9 +197,9 @@ class ConstantMethod(SymbolicValue):
         own = METHODS.get((type(self.owner.value), self.name))
         if own is not None:
             return own(tx, self.owner)
-        python_form = PYTHON_FORMS.get((type(self.owner.value), self.name))
-        if python_form is not None and not all(a.is_constant for a in (*args, *kwargs.values())):
-            return tx.wrap_fixed(python_form, self.name).call(tx, [self.owner, *args], kwargs)
+        polyfill = METHOD_POLYFILLS.get((type(self.owner.value), self.name))
+        if polyfill is not None and not all(a.is_constant for a in (*args, *kwargs.values())):
+            return tx.wrap_fixed(polyfill, self.name).call(tx, [self.owner, *args], kwargs)
         known = known_arguments(tx, args, kwargs, self._object)
         if known is None:
             raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")

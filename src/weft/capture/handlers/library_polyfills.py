@@ -1,6 +1,8 @@
-"""C functions that are interpreted in an equivalent Python form.
+"""Which polyfill is interpreted in place of a C function of the standard library or of torch.
 
-Place in the pipeline: see `handlers/__init__`; the Python forms are in `polyfills/`.
+Place in the pipeline: see `handlers/__init__`; the polyfills are in `polyfills/`::
+
+    polyfill(functools.cmp_to_key, library.cmp_to_key)
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from weft._torch import infer_size
 from weft.capture.polyfills import descriptors, library
 from weft.capture.polyfills.twins import twin
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import PYTHON_FORMS
+from weft.capture.values.constant import METHOD_POLYFILLS
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
 from weft.capture.values.objects.classes import CONSTRUCTORS, constructor_rule
 from weft.capture.values.objects.functions import polyfill, python_rule, rule
@@ -66,8 +68,8 @@ EXTERNAL_METHODS[(collections.OrderedDict, "fromkeys")] = python_rule(library.fr
 for _method, _function in descriptors.METHODS.items():
     EXTERNAL_METHODS[_method] = python_rule(_function)
 
-PYTHON_FORMS[re.Pattern, "sub"] = library.pattern_sub
-PYTHON_FORMS[re.Pattern, "subn"] = library.pattern_subn
+METHOD_POLYFILLS[re.Pattern, "sub"] = library.pattern_sub
+METHOD_POLYFILLS[re.Pattern, "subn"] = library.pattern_subn
 
 _STORE = ("__setitem__",)
 SUBCLASS_METHODS[dict, "copy"] = (library.dict_copy, ("__iter__",))

@@ -1,16 +1,18 @@
-"""Rules for operators that take no symbolic sizes: other forms of them that do.
+"""Rules for operators that take no symbolic sizes: polyfills of operators that do.
 
-Place in the pipeline: see `handlers/__init__`; the forms are in `polyfills/sizes.py`. Without such
-a rule, guards fix the sizes of the call (`MemoFakeMode`), and each size is compiled anew. The
-functions here say for which arguments a form applies.
+Place in the pipeline: see `handlers/__init__`; the polyfills are in `polyfills/sizes.py`. Without
+such a rule, guards fix the sizes of the call (`MemoFakeMode`), and each size is compiled anew. The
+functions here say for which arguments a polyfill applies::
+
+    torch.linspace(0, 1, x.size(0))    # arange and arithmetic, for any size
+    torch.linspace(0, 1, 8)            # the operator itself
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -29,37 +31,28 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 Applies = Callable[["Interpreter", Args, Kwargs], bool]
+Choices = list[tuple[Any, Applies]]
+"""Polyfills, and for which arguments each is interpreted."""
 
 
-def _form(function: Any, *forms: tuple[Any, Applies]) -> None:
-    @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return _formed(tx, function, forms, args, kwargs)
+def _register(target: Any, choices: Choices) -> None:
+    """The rule of a function, or of the tensors' method of that name."""
 
+    def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        args = [tx.force(arg) for arg in args]
+        for polyfill, applies in choices:
+            if applies(tx, args, kwargs):
+                return tx.call_python(polyfill, args[: polyfill.__code__.co_argcount], kwargs)
+        return record(tx, target, args, kwargs)
 
-def _method_form(*forms: tuple[Any, Applies]) -> None:
-    """Of the tensor's method that is called as the first form is."""
-    name = forms[0][0].__name__
-
-    def handler(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return _formed(tx, name, forms, [tensor, *args], kwargs)
-
-    TENSOR_METHODS[name] = handler
-
-
-def _formed(
-    tx: Interpreter, target: Any, forms: tuple[tuple[Any, Applies], ...], args: Args,
-    kwargs: Kwargs,
-) -> SymbolicValue:
-    args = [tx.force(arg) for arg in args]
-    for form, applies in forms:
-        if applies(tx, args, kwargs):
-            return tx.call_python(form, args[: form.__code__.co_argcount], kwargs)
-    return record(tx, target, args, kwargs)
+    if isinstance(target, str):
+        TENSOR_METHODS[target] = lambda tx, tensor, args, kwargs: call(tx, [tensor, *args], kwargs)
+    else:
+        rule(target)(call)
 
 
 def _symbolic_number(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Some size is symbolic, and no argument is given that the form does not support."""
+    """Some size is symbolic, and no argument is given that the polyfill does not support."""
     given = [tx.force(arg) for arg in (*args, *kwargs.values())]
     items = [tx.force(n) for arg in given if isinstance(arg, ListValue | TupleValue)
              for n in arg.items]
@@ -260,38 +253,48 @@ def _has_symbolic_sizes(tensor: TensorValue) -> bool:
     return any(type(n) is not int for n in tensor.example.shape)
 
 
-_form(torch.linspace, (sizes.linspace, _linspace))
-_form(torch.max_pool1d, (sizes.max_pool1d, _max_pool1d))
-_form(torch.cov, (sizes.cov, _cov))
-_form(torch.corrcoef, (sizes.corrcoef, _corrcoef))
-_form(torch.kron, (sizes.kron, _kron))
-_form(F.one_hot, (sizes.one_hot, _one_hot), (sizes.one_hot_of, _one_hot_of),
-      (sizes.checked_one_hot, _one_hot_on_cpu))
-_form(nn_functions.pad_sequence, (sizes.pad_sequence, _pad_sequence))
-_form(torch.affine_grid_generator, (sizes.affine_grid_generator, _affine_grid))
-_form(torch.adaptive_avg_pool1d, (sizes.adaptive_avg_pool1d, _symbolic_number))
-_form(torch.diagonal, (sizes.diagonal, _symbolic_number))
-_form(torch.triu_indices, (sizes.triu_indices, _symbolic_number))
-_form(torch.tril_indices, (sizes.tril_indices, _symbolic_number))
-_form(torch.fft.fftfreq, (sizes.fft_fftfreq, _symbolic_number))
-_form(torch.fft.rfftfreq, (sizes.fft_rfftfreq, _symbolic_number))
-_form(torch.hann_window, (sizes.hann_window, _symbolic_number))
-_form(torch.hamming_window, (sizes.hamming_window, _symbolic_number))
-_form(torch.combinations, (sizes.combinations, _combinations))
-_form(torch.vander, (sizes.vander, _vander))
-_form(torch.gradient, (sizes.gradient, _gradient))
-for _register in (partial(_form, torch.take_along_dim), _method_form):
-    _register((sizes.take_along_dim, _tensors_of_symbolic_sizes))
-for _register in (partial(_form, torch.masked_select), _method_form):
-    _register((sizes.masked_select, _tensors_of_symbolic_sizes))
-for _register in (partial(_form, torch.cumprod), _method_form):
-    _register((sizes.cumprod, _differentiable_products))
-for _register in (partial(_form, torch.lerp), _method_form):
-    _register((sizes.lerp, _symbolic_weight))
-_method_form((sizes.lerp_, _symbolic_weight))
-for _register in (partial(_form, torch.pow), _method_form):
-    _register((sizes.pow, _differentiable_power))
-_form(torch.linalg.matrix_norm, (sizes.matrix_norm, _plain_norm))
-_method_form((sizes.fill_diagonal_, _fill_diagonal))
-_method_form((sizes.diagonal, _symbolic_number))
-_method_form((sizes.unfold, _symbolic_number))
+_TABLE: Final[tuple[tuple[Any, Any, Applies], ...]] = (
+    (torch.linspace, sizes.linspace, _linspace),
+    (torch.max_pool1d, sizes.max_pool1d, _max_pool1d),
+    (torch.cov, sizes.cov, _cov),
+    (torch.corrcoef, sizes.corrcoef, _corrcoef),
+    (torch.kron, sizes.kron, _kron),
+    (F.one_hot, sizes.one_hot, _one_hot),
+    (F.one_hot, sizes.one_hot_of, _one_hot_of),
+    (F.one_hot, sizes.checked_one_hot, _one_hot_on_cpu),
+    (nn_functions.pad_sequence, sizes.pad_sequence, _pad_sequence),
+    (torch.affine_grid_generator, sizes.affine_grid_generator, _affine_grid),
+    (torch.adaptive_avg_pool1d, sizes.adaptive_avg_pool1d, _symbolic_number),
+    (torch.diagonal, sizes.diagonal, _symbolic_number),
+    ("diagonal", sizes.diagonal, _symbolic_number),
+    (torch.triu_indices, sizes.triu_indices, _symbolic_number),
+    (torch.tril_indices, sizes.tril_indices, _symbolic_number),
+    (torch.fft.fftfreq, sizes.fft_fftfreq, _symbolic_number),
+    (torch.fft.rfftfreq, sizes.fft_rfftfreq, _symbolic_number),
+    (torch.hann_window, sizes.hann_window, _symbolic_number),
+    (torch.hamming_window, sizes.hamming_window, _symbolic_number),
+    (torch.combinations, sizes.combinations, _combinations),
+    (torch.vander, sizes.vander, _vander),
+    (torch.gradient, sizes.gradient, _gradient),
+    (torch.take_along_dim, sizes.take_along_dim, _tensors_of_symbolic_sizes),
+    ("take_along_dim", sizes.take_along_dim, _tensors_of_symbolic_sizes),
+    (torch.masked_select, sizes.masked_select, _tensors_of_symbolic_sizes),
+    ("masked_select", sizes.masked_select, _tensors_of_symbolic_sizes),
+    (torch.cumprod, sizes.cumprod, _differentiable_products),
+    ("cumprod", sizes.cumprod, _differentiable_products),
+    (torch.lerp, sizes.lerp, _symbolic_weight),
+    ("lerp", sizes.lerp, _symbolic_weight),
+    ("lerp_", sizes.lerp_, _symbolic_weight),
+    (torch.pow, sizes.pow, _differentiable_power),
+    ("pow", sizes.pow, _differentiable_power),
+    (torch.linalg.matrix_norm, sizes.matrix_norm, _plain_norm),
+    ("fill_diagonal_", sizes.fill_diagonal_, _fill_diagonal),
+    ("unfold", sizes.unfold, _symbolic_number),
+)
+"""A function or method, its polyfill, and for which arguments that applies."""
+
+_CHOICES: Final[dict[Any, Choices]] = {}
+for _target, _polyfill, _applies in _TABLE:
+    _CHOICES.setdefault(_target, []).append((_polyfill, _applies))
+for _target, _choices in _CHOICES.items():
+    _register(_target, _choices)
