@@ -22,7 +22,7 @@ from weft.aot.autograd_graph import nodes_behind
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.library_flags import check_anomaly_mode
 from weft.capture.replacement.gradients import as_parameter, spent
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, is_none
 from weft.capture.values.containers.sequences import ListValue
 from weft.capture.values.methods import BoundBuiltin
@@ -51,8 +51,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 def _tensor_backward(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
                      ) -> SymbolicValue:
-    given = dict(zip(("gradient", "retain_graph", "create_graph", "inputs"), args, strict=False))
-    given |= kwargs
+    given = by_name(args, kwargs, "gradient", "retain_graph", "create_graph", "inputs")
     gradient = given.pop("gradient", NONE)
     return _backward(tx, [value], [gradient], **given)
 
@@ -62,8 +61,8 @@ TENSOR_METHODS["backward"] = _tensor_backward
 
 @rule(torch.autograd.backward)
 def _autograd_backward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "tensors", "grad_tensors", "retain_graph", "create_graph",
+                    "grad_variables", "inputs")
     outputs = _as_list(tx, given.pop("tensors"))
     gradients = _as_list(tx, given.pop("grad_tensors", NONE)) or [NONE] * len(outputs)
     given.pop("grad_variables", None)
@@ -184,9 +183,9 @@ def _in_own_memory(tx: Interpreter, leaf: TensorValue, gradient: TensorValue,
 
 @rule(torch.autograd.grad)
 def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
-             "allow_unused", "is_grads_batched", "materialize_grads")
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "outputs", "inputs", "grad_outputs", "retain_graph",
+                    "create_graph", "only_inputs", "allow_unused", "is_grads_batched",
+                    "materialize_grads")
     check_anomaly_mode(tx)
     outputs, inputs = _as_list(tx, given["outputs"]), _as_list(tx, given["inputs"])
     given |= {"outputs": ListValue(outputs), "inputs": ListValue(inputs)}  # may be `d.values()`
@@ -360,7 +359,7 @@ class GradFnValue(SymbolicValue):
 
 def _requires_grad_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
                     ) -> SymbolicValue:
-    wanted = (args[0] if args else kwargs.get("requires_grad", TRUE)).truth(tx)
+    wanted = by_name(args, kwargs, "requires_grad").get("requires_grad", TRUE).truth(tx)
     if wanted == value.example.requires_grad:
         return value
     if value.source is None and value.example.grad_fn is None:

@@ -18,7 +18,7 @@ import torch
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import descriptors
 from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import (
     NONE,
     boolean,
@@ -405,7 +405,7 @@ def _zip(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
 
 @constructor(enumerate)
 def _enumerate(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "iterable", "start")
     start = given.get("start", constant(0))
     if not issubclass(start.python_type(), int):
         raise graph_break("unknown-operation", f"enumerate from {start!r}")
@@ -455,7 +455,7 @@ def _chain_from(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @constructor(itertools.repeat)
 def _repeat(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = dict(zip(("object", "times"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "object", "times")
     times = given.get("times")
     if times is not None and not issubclass(times.python_type(), int):
         raise graph_break("unknown-operation", "itertools.repeat of these arguments")
@@ -464,7 +464,7 @@ def _repeat(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 
 @constructor(itertools.count)
 def _count(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = dict(zip(("start", "step"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "start", "step")
     if len(args) > 2 or not all(
             issubclass(value.python_type(), (int, float, complex)) for value in given.values()):
         raise graph_break("unknown-operation", "itertools.count of these arguments")
@@ -498,7 +498,7 @@ def _product(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symbolic
 @constructor(itertools.permutations, itertools.combinations,
              itertools.combinations_with_replacement)
 def _choose(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = dict(zip(("iterable", "r"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "iterable", "r")
     return _pools(tx, cls, [given.pop("iterable")], given)
 
 
@@ -516,7 +516,7 @@ def _starmap(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symbolic
 
 @iterator_type(itertools.accumulate, pure=False, most=2)
 def _accumulate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    function = args[1] if len(args) > 1 else kwargs.get("func", NONE)
+    function = by_name(args, kwargs, "iterable", "func").get("func", NONE)
     plain = is_none(function)
     total = kwargs.get("initial")
     if total is not None and is_none(total):

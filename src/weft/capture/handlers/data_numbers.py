@@ -25,7 +25,7 @@ from weft._torch import (
     check_with,
 )
 from weft.capture.breaks import StartOver, graph_break
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.numbers.data_numbers import Check, add_check
 from weft.capture.values.numbers.symbolic_numbers import (
@@ -287,7 +287,7 @@ def _check_divisor(tx: Interpreter, divisor: Any) -> None:
 
 @rule(check_is_size)
 def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    number = args[0] if args else kwargs["i"]
+    number = by_name(args, kwargs, "i")["i"]
     _check(tx, tx.binary("ge", number, constant(0)))
     if "max" in kwargs:
         _check(tx, tx.binary("le", number, kwargs["max"]))

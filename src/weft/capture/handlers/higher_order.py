@@ -28,7 +28,7 @@ from weft.capture.graph import version_of
 from weft.capture.handlers.held_objects import held_object
 from weft.capture.polyfills import attention, loops
 from weft.capture.subgraphs import Subgraph, capture_subgraph
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import FALSE, NONE, is_none
 from weft.capture.values.objects.functions import polyfill, rule
 from weft.capture.values.tensors.tensor import TensorValue
@@ -107,8 +107,7 @@ class _Held(torch.nn.Module):
 @rule(torch.cond, cond_operator)
 def _cond(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Both branches as subgraphs with the same inputs and the same kind of outputs."""
-    names = ("pred", "true_fn", "false_fn", "operands")
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "pred", "true_fn", "false_fn", "operands")
     predicate = given["pred"]
     operands = tx.unpack(given["operands"]) if "operands" in given else []
     if not isinstance(predicate, TensorValue):
@@ -178,7 +177,7 @@ def _take_inputs(body: Subgraph, inputs: list[Any], fresh: int = 0) -> None:
 @rule(while_loop, while_loop_operator)
 def _while_loop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Condition and body as subgraphs of the carried tensors and of what else they use."""
-    given = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "cond_fn", "body_fn", "carried_inputs")
     carried = tx.unpack(given["carried_inputs"])
     if torch.is_grad_enabled() and any(
             isinstance(v, TensorValue) and v.example.requires_grad for v in carried):

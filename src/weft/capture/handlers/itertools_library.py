@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from weft.capture.handlers.constructors import iterator_of, iterator_type
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, constant, is_none
 from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.sequences import TupleValue
@@ -86,14 +86,15 @@ class _Groups:
 
 @constructor(itertools.groupby)
 def _groupby(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = dict(zip(("iterable", "key"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "iterable", "key")
     groups = _Groups(tx, given["iterable"], given.get("key", NONE))
     return LazyIterator(cls, groups.each)
 
 
 @rule(itertools.tee)
 def _tee(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    count = (args[1] if len(args) > 1 else kwargs.get("n", constant(2))).constant()
+    given = by_name(args, kwargs, "iterable", "n")
+    count = given.get("n", constant(2)).constant()
     items = iterator_of(tx, args[0])
     queues: list[deque[SymbolicValue]] = [deque() for _ in range(count)]
 

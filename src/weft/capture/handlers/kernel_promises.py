@@ -13,7 +13,7 @@ import torch
 from weft._torch import nn_functions
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import library
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, constant, evaluate, is_none
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue, operand
@@ -30,7 +30,7 @@ def _pad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Padding by zero copies the input with its strides; otherwise the result is row-major or
     channels-last."""
     args = [tx.force(arg) for arg in args]
-    mode = args[2] if len(args) > 2 else kwargs.get("mode", constant("constant"))
+    mode = by_name(args, kwargs, "input", "pad", "mode").get("mode", constant("constant"))
     plain = len(args) > 1 and mode.is_constant and mode.constant() == "constant"
     if plain and _is_scattered(args[0]) and _pads_nothing(tx, args[1]):
         return record(tx, "clone", args[:1])

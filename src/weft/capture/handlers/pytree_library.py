@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from weft._torch import pytree
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
-from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, constant, is_none, python_object
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.named_tuples import NamedTupleValue
@@ -184,8 +184,8 @@ def _structure(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(pytree.tree_unflatten)
 def _unflatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    leaves = args[0] if args else kwargs["leaves"]
-    spec = args[1] if len(args) > 1 else kwargs["treespec"]
+    given = by_name(args, kwargs, "leaves", "treespec")
+    leaves, spec = given["leaves"], given["treespec"]
     return _unflattened(tx, leaves, spec.constant())
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from weft._torch import are_functorch_transforms_active, nn_functions
 from weft.capture.polyfills import sizes
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
@@ -67,7 +67,7 @@ def _fill_diagonal(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 def _combinations(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Combinations of two."""
-    r = kwargs.get("r", args[1] if len(args) > 1 else constant(2))
+    r = by_name(args, kwargs, "input", "r").get("r", constant(2))
     pairs = r.is_constant and r.constant() == 2
     return pairs and bool(args) and _is_symbolic_of_rank(args[0], 1)
 
@@ -123,7 +123,7 @@ def _differentiable_products(tx: Interpreter, args: Args, kwargs: Kwargs) -> boo
 
 def _symbolic_weight(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Real tensors and a symbolic weight."""
-    weight = kwargs.get("weight", args[2] if len(args) > 2 else NONE)
+    weight = by_name(args, kwargs, "input", "end", "weight").get("weight", NONE)
     x = args[0] if args else None
     return isinstance(weight, SymbolicNumberValue) and "out" not in kwargs and (
         isinstance(x, TensorValue) and x.example.is_floating_point())
@@ -140,7 +140,7 @@ def _differentiable_power(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 def _plain_norm(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """A norm without singular values: sums of squares, or largest or smallest sums of rows or
     columns."""
-    order = kwargs.get("ord", args[1] if len(args) > 1 else constant("fro"))
+    order = by_name(args, kwargs, "A", "ord").get("ord", constant("fro"))
     x = args[0] if args else None
     if not isinstance(x, TensorValue) or set(kwargs) - {"ord", "dim", "keepdim"}:
         return False
@@ -154,7 +154,7 @@ def _is_symbolic_of_rank(x: SymbolicValue, rank: int) -> bool:
 
 def _linspace(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Symbolic steps between plain numbers, of a floating type."""
-    given = dict(zip(("start", "end", "steps"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "start", "end", "steps")
     if not isinstance(given.get("steps"), SymbolicNumberValue) or len(args) > 3:
         return False
     if set(given) - {"start", "end", "steps", "dtype", "device", "requires_grad"}:
@@ -184,7 +184,7 @@ def _one_hot(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 def _one_hot_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """The number of classes is symbolic."""
-    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "tensor", "num_classes")
     index = given.get("tensor")
     whole = isinstance(index, TensorValue) and index.example.dtype is torch.int64
     return whole and isinstance(tx.force(given.get("num_classes", NONE)), SymbolicNumberValue)
@@ -192,7 +192,7 @@ def _one_hot_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 def _one_hot_on_cpu(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """The kernel checks the classes, and that their number is positive."""
-    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "tensor", "num_classes")
     index, classes = given.get("tensor"), tx.force(given.get("num_classes", NONE))
     plain = (isinstance(index, TensorValue) and index.example.dtype is torch.int64
              and index.example.device.type == "cpu" and not are_functorch_transforms_active())
@@ -202,7 +202,7 @@ def _one_hot_on_cpu(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 def _pad_sequence(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Tensors of one type and symbolic lengths."""
-    sequences = kwargs.get("sequences", args[0] if args else NONE)
+    sequences = by_name(args, kwargs, "sequences").get("sequences", NONE)
     if not isinstance(sequences, ListValue | TupleValue):
         return False
     items = [tx.force(item) for item in sequences.iterate(tx)]

@@ -24,7 +24,7 @@ from weft.capture.frame import Frame, frame_places
 from weft.capture.polyfills import library
 from weft.capture.replacement.ignored_warnings import filters_mutated
 from weft.capture.replacement.tracebacks import Place, warn_at
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, constant, python_object
 from weft.capture.values.numbers.symbolic_texts import TextValue
 from weft.capture.values.objects.functions import rule
@@ -90,7 +90,7 @@ def _has_own_filters(tx: Interpreter) -> bool:
 @rule(warnings.warn)
 def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     frame = tx.frame
-    given = dict(zip(("message", "category", "stacklevel", "source"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "message", "category", "stacklevel", "source")
     text = given.pop("message", NONE)
     category = python_object(tx, given.pop("category", NONE)) or UserWarning
     level = python_object(tx, given["stacklevel"]) if "stacklevel" in given else 1

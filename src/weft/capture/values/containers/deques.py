@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source
-from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, constant, evaluate
 from weft.capture.values.containers.iterators import IteratorValue, advance
 from weft.capture.values.containers.sequences import GrowingValue, SequenceValue
@@ -138,7 +138,7 @@ class DequeValue(GrowingValue):
         self._note_change(tx)
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        given = dict(zip(("iterable", "maxlen"), args, strict=False)) | kwargs
+        given = by_name(args, kwargs, "iterable", "maxlen")
         maxlen = given["maxlen"].constant() if "maxlen" in given else None
         if len(args) > 2 or given.keys() - {"iterable", "maxlen"} or self.source is not None:
             raise graph_break("unknown-operation", "arguments of deque")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills.descriptors import METHODS
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, constant, is_none
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import BoundMethodValue
@@ -96,5 +96,5 @@ def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
     names = _PARTS[cls]
     if len(args) > len(names) or not kwargs.keys() <= set(names):
         raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = by_name(args, kwargs, *names)
     return DescriptorValue(cls, [given.get(name, NONE) for name in names])

@@ -25,7 +25,7 @@ from weft.capture.guards.guard_set import tensor_guard
 from weft.capture.polyfills import contexts
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import boolean, constant
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.named_tuples import NamedTupleValue
@@ -264,7 +264,7 @@ def function_of(target: Any, args: Args) -> tuple[Any, Args]:
 @rule(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
 def _default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """The operation on plain tensors; its results get the class."""
-    given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    given = by_name(args, kwargs, "cls", "func", "types", "args", "kwargs")
     function = tx.force(given["func"])
     named = tx.force(given["kwargs"]) if "kwargs" in given else DictValue()
     pairs = named.pairs(tx) if isinstance(named, DictValue) else []
