@@ -238,8 +238,8 @@ def _forward_inputs(
     tracer: Tracer, traced: Traced, parts: Partition, leaves: set[int], kept: set[int],
     unread: set[int], in_eager: int,
 ) -> ForwardInputs:
-    """Which inputs the forward saves, which live in any case (`kept`), and which a second derivative
-    may need: the small ones are held, within the bytes that eager saves more."""
+    """Which inputs the forward saves, which live in any case (`kept`), and which a second
+    derivative may need: the small ones are held, within the bytes that eager saves more."""
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
     weak = [i for i in unsaved if i not in kept or i in traced.mutated]

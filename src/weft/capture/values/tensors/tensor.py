@@ -6,31 +6,23 @@ constant and guarded; methods become `call_method` nodes, functions `call_functi
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 import torch
 from torch import fx
 
 from weft._torch import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
     FakeTensor,
-    OpOverload,
-    OpOverloadPacket,
     disabled_torch_function,
-    is_collective,
     is_functorch_wrapped_tensor,
-    pytree,
 )
-from weft.capture.breaks import SkipFrame, graph_break
+from weft.capture.breaks import graph_break
 from weft.capture.guards.guard_set import tensor_guard
 from weft.capture.operator_names import plain_operator
 from weft.capture.replacement.device_modes import ignores
@@ -54,20 +46,22 @@ from weft.capture.values.numbers.symbolic_texts import WrittenPart, fits, text_o
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.input_tests import outcome
 from weft.capture.values.tensors.known_data import known
+from weft.capture.values.tensors.operations_on_fakes import (
+    guard_offset,
+    is_in_place,
+    name_of,
+    observe,
+    run_on_fakes,
+)
 from weft.capture.values.tensors.ragged_sizes import RaggedSize, is_ragged
 from weft.capture.values.tensors.size_tensors import number
 from weft.capture.values.tensors.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
-from weft.shapes.algebra.relation import eq
-from weft.shapes.fakes.float_trials import run_carrying
 from weft.shapes.fakes.wrappers import is_wrapper, parts
-from weft.shapes.symnode import UndecidedValue, expr_of
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement.emitter import Emitter
-
-_R = TypeVar("_R")
 
 METADATA: Final = frozenset({
     "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta",
@@ -178,7 +172,7 @@ class TensorValue(SymbolicValue):
         escapes = getattr(tx.builder, "outer", None) is None
         if escapes and (number or self._prints_as_copy()):
             plain = self.method(tx, "detach", [], {}) if number else self
-            copied = run(tx, "call_function", torch.clone, [plain], {})
+            copied = record(tx, torch.clone, [plain])
             written = WrittenPart(function, copied, more)
         return text_of_data(tx, reason, written)
 
@@ -301,7 +295,7 @@ class TensorValue(SymbolicValue):
         named = {k: v.fake(tx) for k, v in kwargs.items()}
         if name == "storage_offset":
             self.proxy(tx)
-            _guard_offset(tx, self.example)
+            guard_offset(tx, self.example)
         if name == "type" and (objects or named):
             return record(tx, name, [self, *args], kwargs)
         result = _ask(tx, lambda: getattr(self.example, name)(*objects, **named))
@@ -421,10 +415,10 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
     with ignoring(tx.modes.ignored_warnings):
-        seen = _observe(tx, target, fakes, named_fakes)
+        seen = observe(tx, target, fakes, named_fakes)
     result, given = seen.result, (*args, *kwargs.values())
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
-    if same is not None and not seen.writes and not _in_place(target):
+    if same is not None and not seen.writes and not is_in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(target, nodes, named_nodes, result, tx.stack())
     _note_data(tx, node, result)
@@ -446,7 +440,7 @@ def _written_out(tx: Interpreter, out: SymbolicValue | None, result: Any) -> Sym
 def outcome_on_fakes(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """What a function gives, which the graph does not record."""
     fakes = [arg.fake(tx) for arg in args]
-    return _run_fake(tx, target, fakes,  # type: ignore[no-any-return]
+    return run_on_fakes(tx, target, fakes,  # type: ignore[no-any-return]
                      {name: value.fake(tx) for name, value in kwargs.items()})[0]
 
 
@@ -460,48 +454,11 @@ def _plain_arguments(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs
             del kwargs[name]
     if target is operator.getitem or target is operator.setitem:
         return args, kwargs
-    sizes_only = _name(target) in _TAKE_SIZES
-    if sizes_only or _name(target) in _TAKE_NUMBERS:
-        args, kwargs = _plain_numbers(tx, _name(target), args, kwargs)
+    sizes_only = name_of(target) in _TAKE_SIZES
+    if sizes_only or name_of(target) in _TAKE_NUMBERS:
+        args, kwargs = _plain_numbers(tx, name_of(target), args, kwargs)
     args = [_plain_sizes(tx, arg, sizes_only) for arg in args]
     return args, {name: _plain_sizes(tx, arg, sizes_only) for name, arg in kwargs.items()}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Observed:
-    """What an operation does, as seen on fakes."""
-
-    result: Any
-    by_python: bool
-    """Whether PyTorch's Python dispatcher was needed."""
-    writes: bool
-    has_effect: bool
-    """Whether it must run even if nothing uses its result."""
-    is_counted: bool
-    """Whether all that it writes can be told by the tensors' versions."""
-
-
-def _observe(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any]) -> _Observed:
-    """Run an operation on fakes."""
-    if _name(target) in _KNOW_THE_STORAGE:
-        _guard_offset(tx, fakes[0])
-    given = [*fakes, *named.values()]
-    versions = [_version(fake) for fake in given]
-    tx.shapes.data.answers.clear()
-    result, by_python = _run_fake(tx, target, fakes, named)
-    written = [f for f, v in zip(given, versions, strict=True) if v != _version(f)]
-    _check_writable(target, written)
-    if "out" in named and not isinstance(target, str):
-        _check_out(tx, target, fakes, named)
-    changed = bool(written) or "out" in named
-    writes = changed or _writes(target)
-    updates = _updates_statistics(_name(target), fakes, named)
-    writable = fakes[:1] if target is operator.setitem else given
-    return _Observed(
-        result, by_python, writes,
-        has_effect=writes or updates or result is None or is_collective(target),
-        is_counted=changed and not updates and not any(map(_is_uncounted, writable)))
 
 
 def _note_data(tx: Interpreter, node: Any, result: Any) -> None:
@@ -580,151 +537,15 @@ def _through_mode(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> S
     mode = tx.modes.functions.pop()
     try:
         return mode.method(tx, "__torch_function__", [
-            tx.wrap_fixed(function, _name(target)), TupleValue([]), TupleValue(args), named], {})
+            tx.wrap_fixed(function, name_of(target)), TupleValue([]), TupleValue(args), named], {})
     finally:
         tx.modes.functions.append(mode)
-
-
-_KNOW_THE_STORAGE: Final = frozenset({"as_strided", "as_strided_", "as_strided_scatter"})
 
 
 def _ask(tx: Interpreter, question: Callable[[], Any]) -> Any:
     """What a fake answers in its mode: outside it, PyTorch loads DTensor first, half a second."""
     with tx.fakes.mode:
         return evaluate(tx, question)
-
-
-def _guard_offset(tx: Interpreter, fake: torch.Tensor) -> None:
-    """Guard the storage offsets of the inputs that share the tensor's memory."""
-    storage = fake.untyped_storage()._cdata
-    for given in tx.builder.inputs:
-        example = given.node.meta["example_value"]
-        if isinstance(example, torch.Tensor) and example.untyped_storage()._cdata == storage:
-            starts_at = partial(_starts_at, example.storage_offset())
-            tx.guards.add(given.source, "py", starts_at)
-
-
-def _starts_at(offset: Any, tensor: torch.Tensor) -> bool:
-    return tensor.storage_offset() == offset  # type: ignore[no-any-return]
-
-
-def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
-    """Raise the error of a write to a tensor whose items share memory; fakes do not raise it."""
-    for fake in written:
-        layout = zip(fake.shape, fake.stride(), strict=True)
-        if any(type(n) is int and n > 1 and _is_zero(stride) for n, stride in layout):
-            raise graph_break("operator-failed", f"{_name(target)} on an expanded tensor")
-
-
-def _is_zero(stride: Any) -> bool:
-    """Whether a stride is 0 in this call; False if only a size that depends on data could make it
-    0."""
-    if type(stride) is int or is_ragged(stride):
-        return bool(stride == 0)
-    answer: bool | None = stride.node.shape_env.truth(eq(expr_of(stride), 0))
-    return answer is True
-
-
-def _in_place(target: Any) -> bool:
-    """Whether the name is that of an in-place operation; inference tensors have no versions to
-    compare."""
-    name = _name(target)
-    return name.endswith("_") or (name.startswith("i") and name in vars(operator))
-
-
-def _writes(target: Any) -> bool:
-    """Whether an operator's schema says that it writes to arguments: versions do not tell it in
-    inference mode and below autograd."""
-    if isinstance(target, OpOverloadPacket):
-        return all(_writes(getattr(target, name)) for name in target.overloads())
-    return isinstance(target, OpOverload) and target._schema.is_mutable
-
-
-def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> bool:
-    """Whether it is a batch norm in training or an observer: their kernels write to arguments
-    without changing the versions. They are computed even if the result is not used."""
-    if not name.endswith("batch_norm"):
-        return name.lstrip("_").startswith(
-            ("batch_norm_gather", "batch_norm_update", "fused_moving_avg_obs"))
-    training = named.get("training", fakes[5] if len(fakes) > 5 else False)
-    return training is True
-
-
-def _is_uncounted(fake: Any) -> bool:
-    """Whether writes to the argument's tensors do not change versions that `record` compares."""
-    if isinstance(fake, torch.Tensor):
-        return fake.is_inference()
-    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake))
-
-
-def _version(fake: Any) -> int:
-    if isinstance(fake, torch.Tensor) and not fake.is_inference():
-        return fake._version
-    return 0
-
-
-def _run_fake(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]
-              ) -> tuple[Any, bool]:
-    function = _method(target) if isinstance(target, str) else target
-    tx.shapes.data.expects = True
-    fixed = len(tx.shapes.fixed)
-    try:
-        result = _run_checked(
-            tx, lambda: run_carrying(tx.shapes, tx.fakes.mode, function, args, kwargs))
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise graph_break("data-dependent-shape", f"{_name(target)}: {error}") from error
-    except Exception as error:
-        if "function that returns multiple views" in str(error):
-            raise SkipFrame("an error that depends on how a view was made") from error
-        text, *_ = str(error).partition("\nException raised from")  # what follows is C++'s stack
-        raise graph_break("operator-failed",
-                          f"{_name(target)}: {type(error).__name__}: {text}") from error
-    finally:
-        tx.shapes.data.expects = False
-    numbers = tx.shapes.fixed[fixed:]
-    if numbers and not tx.policy.may_fix:
-        raise graph_break("varying-argument", f"{_name(target)}: {', '.join(map(str, numbers))}")
-    return result
-
-
-def _method(name: str) -> Callable[..., Any]:
-    return lambda owner, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
-
-
-def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
-    """Run an operator. If it asks a bool of its data and raises for one answer, give it the other:
-    it asks again when the graph runs."""
-    shapes = tx.shapes
-    try:
-        return run()
-    except UndecidedValue:
-        passing: list[tuple[_R, list[Any]]] = []
-        for shapes.data.bool_answer in (True, False):
-            shapes.data.answers.clear()
-            with contextlib.suppress(RuntimeError):
-                passing.append((run(), list(shapes.data.answers)))
-        if len(passing) != 1:
-            raise
-        [(result, shapes.data.answers[:])] = passing
-        return result
-    finally:
-        shapes.data.bool_answer = None
-
-
-def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Break the graph if `out` has another type than the result: only eager's kernels know if that
-    works."""
-    own = {name: fake for name, fake in kwargs.items() if name != "out"}
-    function = getattr(target, "overloadpacket", target)  # `aten.sin.out` must have one
-    out, result = kwargs["out"], _run_fake(tx, function, args, own)[0]
-    if isinstance(out, torch.Tensor):
-        out, result = (out,), (result,)
-    if any(o.dtype != r.dtype for o, r in zip(out, result, strict=False)):
-        raise graph_break("operator-failed", f"{_name(target)} with an `out` of another type")
-
-
-def _name(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
 
 
 def wrap_result(tx: Interpreter, node: fx.Node, result: Any) -> SymbolicValue:
