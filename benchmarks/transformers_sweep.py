@@ -162,7 +162,20 @@ def page(rows: list[dict[str, Any]], peer: list[dict[str, Any]], note: str) -> s
               "| first break or error |", "|---|---|---|---|---|---|"]
     lines += [_page_row(r, theirs.get(r["name"])) for r in built
               if r["status"] != "right" or not is_whole(r) or r.get("detail")]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + _only_whole_here(both, theirs)) + "\n"
+
+
+def _only_whole_here(rows: list[dict[str, Any]], theirs: dict[str, dict[str, Any]]) -> list[str]:
+    """A table of the types that torch.compile does not capture whole."""
+    lines = ["", "Whole here, and not with torch.compile:", "",
+             "| model type | torch.compile: result, graphs, breaks | its first break or error |",
+             "|---|---|---|"]
+    for name in (r["name"] for r in rows if is_whole(r) and not is_whole(theirs[r["name"]])):
+        row = theirs[name]
+        counts = ", ".join(str(row.get(key, "")) for key in ("status", "graphs", "breaks"))
+        detail = " ".join(str(row.get("detail", "")).split()).replace("|", "/")[:100]
+        lines.append(f"| {name} | {counts} | {detail} |")
+    return lines
 
 
 def _share(rows: list[dict[str, Any]]) -> str:
