@@ -359,6 +359,10 @@ call_scripted = getattr(_call_scripted, "__func__", _call_scripted)
 """capture: how functions that a program gave to the script compiler are called (PyTorch's testing
 package puts a plain function there)."""
 
+_call_script_method = vars(torch._C.ScriptMethod)["__call__"]
+call_script_method = getattr(_call_script_method, "__func__", _call_script_method)
+"""capture: how methods of modules that a program gave to the script compiler are called."""
+
 InstanceMethod = type(vars(torch._C.ScriptFunction)["save"])
 """capture: the type of methods that C++ gives to its classes."""
 

@@ -38,7 +38,12 @@ from weft.capture.replacement.continuation import is_continuation
 from weft.capture.replacement.device_modes import modes_set_aside, only_devices, without_modes
 from weft.capture.replacement.emitter import Emitter
 from weft.capture.replacement.reruns import has_checks, may_refuse_data, reporter, written_inputs
-from weft.capture.skips import are_builtins_replaced, is_skipped_code, may_hold_tensors
+from weft.capture.skips import (
+    are_builtins_replaced,
+    is_skipped_code,
+    may_hold_tensors,
+    runs_script,
+)
 from weft.capture.source import FrameState
 from weft.capture.state import no_saved_tensor_hooks
 from weft.capture.values.tensors.input_tests import add_input_tests
@@ -115,6 +120,8 @@ class FrameCompiler:
             return eager_entry()
         if compiled is None and self.is_skipped(code):
             _frame.skip(code)
+            return None
+        if compiled is None and runs_script(state):
             return None
         if compiled is None and not self.every_frame and not may_hold_tensors(state):
             self._note_skip(code, always=False)

@@ -43,7 +43,7 @@ from weft.capture.interpreter_state import (
 )
 from weft.capture.operations import binary_operation, equal_values, same_object
 from weft.capture.replacement.side_effects import SideEffects
-from weft.capture.skips import is_library_code
+from weft.capture.skips import is_library_code, is_of_package_without_torch
 from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState
 from weft.capture.stops import Stops
@@ -227,8 +227,10 @@ class Interpreter:
         if signal.outward:
             signal.step = frame.step
         # The caller breaks instead if it cannot take this frame's result as it is, or if all frames
-        # so far are of the standard library (threads, queues, files: many breaks, no tensors).
-        signal.in_library = signal.in_library and is_library_code(frame.code)
+        # so far are of the standard library (threads, queues, files: many breaks, no tensors) or of
+        # packages that do not know torch, such as progress bars.
+        signal.in_library = signal.in_library and (is_library_code(frame.code) or (
+            frame.caller is not None and is_of_package_without_torch(frame.code)))
         signal.outward = signal.rest_is_eager or signal.in_library or not frame.resumable
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:

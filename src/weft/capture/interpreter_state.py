@@ -19,6 +19,7 @@ from weft.capture.source import Source
 from weft.capture.state import Step
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.tensors.input_tests import InputTest
+from weft.errors import SourceLine
 from weft.stances import error_mode
 
 
@@ -103,9 +104,9 @@ class AutogradState:
 
     leaves: dict[int, Any] = field(default_factory=dict)
     """Leaf tensors, by the id of their fakes."""
-    replaced: dict[int, int] = field(default_factory=dict)
-    """The step at which an outside tensor became another leaf (its `.data` was set, or it was
-    told to require gradients), by the id of the fake that stands for it since."""
+    replaced: dict[int, tuple[int, tuple[SourceLine, ...]]] = field(default_factory=dict)
+    """The step and lines at which an outside tensor became another leaf (its `.data` was set, or it
+    was told to require gradients), by the id of the fake that stands for it since."""
     frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """Outside leaves that ceased to require gradients, by the id of their value: the fake
     since then, and the fake and node before."""

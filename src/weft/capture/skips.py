@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import sys
 import sysconfig
 import types
 from pathlib import Path
@@ -49,6 +50,18 @@ def is_library_code(code: types.CodeType) -> bool:
     file = code.co_filename
     return file.startswith((_NUMPY, *_TOOLS)) or (
         file.startswith(_STANDARD) and not file.startswith((_SITE, _TESTS)))
+
+
+def is_of_package_without_torch(code: types.CodeType) -> bool:
+    """Whether the code belongs to an installed package that knows nothing of torch (tqdm, yaml)."""
+    file = code.co_filename
+    if not file.startswith(_SITE):
+        return False
+    package = file.removeprefix(_SITE).partition(os.sep)[0].removesuffix(".py")
+    loaded = [module for name, module in list(sys.modules.items())
+              if name.partition(".")[0] == package]
+    return not any(map(_is_of_torch, (
+        value for module in loaded for value in list(vars(module).values()))))
 
 
 def may_hold_tensors(state: FrameState) -> bool:
@@ -110,6 +123,11 @@ def _reaches_torch(value: Any) -> bool:
     except AttributeError:
         return False
     return type(attributes) is dict and any(map(_is_of_torch, attributes.values()))
+
+
+def runs_script(state: FrameState) -> bool:
+    """Whether the frame calls a module that torch.jit compiled, which runs in C++."""
+    return bool(state.locals) and issubclass(type(state.locals[0]), torch.jit.ScriptModule)
 
 
 def is_skipped_code(code: types.CodeType) -> bool:

@@ -11,6 +11,7 @@ Place in the pipeline: a view of the `events` that were recorded while `f` compi
 
 from __future__ import annotations
 
+import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from weft.diagnostics.events import Event
 from weft.diagnostics.graph_text import graph_text
 from weft.errors import SourceLine
 
+_INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))
 _NOT_OPERATORS = frozenset({"placeholder", "output", "get_attr"})
 
 
@@ -50,6 +52,15 @@ class Break:
     @property
     def labelled_reason(self) -> str:
         return f"{self.reason} [{self.id}]" if self.id else self.reason
+
+    @property
+    def place(self) -> str:
+        """The innermost line, or that of the program that led to it if it is a library's."""
+        if not self.stack:
+            return ""
+        own = [line for line in self.stack if not line.file.startswith(_INSTALLED)]
+        last = self.stack[-1]
+        return str(last) if not own or own[-1] is last else f"{own[-1]} (within {last})"
 
 
 @final
@@ -147,8 +158,7 @@ class Explanation:
 
     def sections(self) -> list[Section]:
         """The details as tables: what `__str__` and `diagnostics.rendering` show."""
-        breaks = [(str(b.stack[-1]) if b.stack else "", b.labelled_reason, b.hint)
-                  for b in self.graph_breaks]
+        breaks = [(b.place, b.labelled_reason, b.hint) for b in self.graph_breaks]
         times = sorted(self.seconds.items(), key=lambda item: -item[1])
         made = [
             Section("Graphs", ("captured from", "operators"),

@@ -37,6 +37,7 @@ from weft.capture.values.tensors.tensor import (
     rebuild_tensor,
     record,
 )
+from weft.capture.values.unknown import is_plain_method
 from weft.shapes.fakes.fake import was_computed
 
 if TYPE_CHECKING:
@@ -228,10 +229,10 @@ def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
         return
     nodes = _autograd_nodes([value]).values()
     ends = [node.variable for node in nodes if hasattr(node, "variable")]
-    steps = [tx.autograd.replaced[id(end)] for end in ends if id(end) in tx.autograd.replaced]
-    if steps:
+    places = [tx.autograd.replaced[id(end)] for end in ends if id(end) in tx.autograd.replaced]
+    if places:
         signal = graph_break("unknown-operation", "a gradient to a tensor that became a leaf here")
-        signal.step = max(steps)
+        signal.step, signal.stack = max(places, key=lambda place: place[0])
         raise signal
 
 
@@ -341,12 +342,16 @@ class GradFnValue(SymbolicValue):
         return type(self.node)
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        return BoundBuiltin(self, name) if name == "name" else super().getattr(tx, name)
+        if is_plain_method(self.node, name):
+            return BoundBuiltin(self, name)
+        return super().getattr(tx, name)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if name != "name" or args or kwargs:
-            return super().method(tx, name, args, kwargs)
-        return constant(self.node.name())  # type: ignore[union-attr]
+        if name == "name" and not args and not kwargs:
+            return constant(self.node.name())  # type: ignore[union-attr]
+        if "hook" in name:
+            raise graph_break("gradient-hook", f"{name} of a {type(self.node).__name__}")
+        raise graph_break("unknown-c-function", f"{name} of a {type(self.node).__name__}")
 
     def rebuild(self, emit: Emitter) -> str:
         if self.tensor.example.grad_fn is not self.node:  # the tensor was written since
@@ -397,7 +402,7 @@ def _become_leaf(tx: Interpreter, leaf: TensorValue, detached: SymbolicValue) ->
     """`detached` stands for the outside leaf in the graph, and gets its gradients."""
     record(tx, "requires_grad_", [detached])
     tx.autograd.leaves[id(detached.fake(tx))] = leaf
-    tx.autograd.replaced[id(detached.fake(tx))] = tx.breaking_step()
+    tx.autograd.replaced[id(detached.fake(tx))] = (tx.breaking_step(), tx.stack())
     leaf.become(detached.fake(tx), detached.proxy(tx))
 
 

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft._frame import CompiledFunction
-from weft._torch import call_scripted, compile_markers, counts_modules_for_dynamo, region_call
+from weft._torch import (
+    call_script_method,
+    call_scripted,
+    compile_markers,
+    counts_modules_for_dynamo,
+    region_call,
+)
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
@@ -59,6 +65,12 @@ def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if original is None:
         raise graph_break("unknown-c-function", f"a call of {function!r}")
     return tx.wrap_fixed(original, "a scripted function").call(tx, args[1:], kwargs)
+
+
+@rule(call_script_method)
+def _script_method(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A module compiled by torch.jit has its code, and may have other tensors, in C++."""
+    raise graph_break("unknown-c-function", "a call of a module that torch.jit compiled")
 
 
 @final

@@ -7,11 +7,14 @@ where the object is used and not where it is read.
 
 from __future__ import annotations
 
+from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
-from weft.capture.values.base import OutsideObject, SymbolicValue
+from weft.capture.values.attributes import type_lookup
+from weft.capture.values.base import Args, Kwargs, OutsideObject, SymbolicValue
+from weft.capture.values.methods import BoundBuiltin
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -41,8 +44,27 @@ class UnknownValue(OutsideObject):
             return bool(self.object)
         raise graph_break("unknown-value", f"the truth of {self!r}")
 
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        """A method in C is bound here, so that its call is the one operation that breaks."""
+        if is_plain_method(self.object, name):
+            return BoundBuiltin(self, name)
+        return super().getattr(tx, name)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if is_plain_method(self.object, name):
+            raise graph_break("unknown-c-function", f"{name} of {self!r}")
+        return super().method(tx, name, args, kwargs)
+
     def __repr__(self) -> str:
         return f"an object of type {type(self.object).__name__}"
+
+
+def is_plain_method(obj: object, name: str) -> bool:
+    """Whether reading the attribute only binds a method in C."""
+    kind = type(obj)
+    own = getattr(obj, "__dict__", ()) if kind.__dictoffset__ else ()
+    return (name not in own and kind.__getattribute__ is object.__getattribute__
+            and type(type_lookup(kind, name)) is MethodDescriptorType)
 
 
 def _compares_as_constant(obj: Any) -> bool:
