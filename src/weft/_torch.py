@@ -363,6 +363,9 @@ _call_script_method = vars(torch._C.ScriptMethod)["__call__"]
 call_script_method = getattr(_call_script_method, "__func__", _call_script_method)
 """capture: how methods of modules that a program gave to the script compiler are called."""
 
+ScriptModule: type = import_module("torch.jit").ScriptModule
+"""capture: modules that a program gave to the script compiler."""
+
 InstanceMethod = type(vars(torch._C.ScriptFunction)["save"])
 """capture: the type of methods that C++ gives to its classes."""
 

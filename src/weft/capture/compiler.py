@@ -307,7 +307,7 @@ class FrameCompiler:
             nodes, tree_checks, n_slots = tx.guards.lower(modes)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
         needs_hook = signal is not None or raised is not None
-        entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.on_error is not None,
+        entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.may_rerun,
                              any_size=bool(tx.shapes.sources))
         Variant.attach(replacement, tx.guards)
         if events.watched():

@@ -133,6 +133,10 @@ class GraphBuilder(CallRecorder):
             return self.graph.inserting_before(next(iter(self.graph.nodes), None))
         return self.graph.inserting_after(last)
 
+    def calls(self) -> list[fx.Node]:
+        """The calls so far, in order."""
+        return [node for node in self.graph.nodes if node.op in ("call_function", "call_method")]
+
     def finish(self, outputs: list[fx.Node]) -> tuple[fx.GraphModule, list[GraphInput]]:
         """Add the outputs, drop unused nodes, and return the module and its inputs in order."""
         self.graph.output(tuple(outputs))
@@ -171,6 +175,13 @@ def storages(values: Iterable[object]) -> set[int]:
 def target_name(node: fx.Node) -> str:
     """The name of the function or method that a node calls; empty if it has none."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def is_of_torch(node: fx.Node) -> bool:
+    """Whether the node calls a function of PyTorch or Python, not one of the program."""
+    home = getattr(node.target, "__module__", None) or ""
+    return isinstance(node.target, str) or not home or home.startswith(
+        ("torch", "_operator", "math"))
 
 
 def nodes_of_subgraphs(node: fx.Node) -> Iterator[fx.Node]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy
 import torch
 
+from weft._torch import ScriptModule
 from weft.capture.source import FrameState
 
 _STANDARD: Final = f"{sysconfig.get_paths()['stdlib']}{os.sep}"
@@ -127,7 +128,7 @@ def _reaches_torch(value: Any) -> bool:
 
 def runs_script(state: FrameState) -> bool:
     """Whether the frame calls a module that torch.jit compiled, which runs in C++."""
-    return bool(state.locals) and issubclass(type(state.locals[0]), torch.jit.ScriptModule)
+    return bool(state.locals) and issubclass(type(state.locals[0]), ScriptModule)
 
 
 def is_skipped_code(code: types.CodeType) -> bool:

@@ -389,7 +389,7 @@ _FORMS = sorted(_with_subclasses(typing._Final), key=lambda cls: cls.__name__)
 _TYPING = (types.GenericAlias, types.UnionType, *_FORMS)
 """Classes of objects in annotations: `Union`, `List`, `List[int]`."""
 _OPAQUE = (*_TYPING, type(typing.Any), typing.TypeVar, typing.TypeVarTuple, typing.ParamSpec,
-           types.CodeType, type(sys.flags), type(threading.Lock()))
+           types.CodeType, type(sys.flags))
 
 
 @wraps(*_OPAQUE)

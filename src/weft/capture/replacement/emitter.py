@@ -44,6 +44,7 @@ from weft.capture.replacement.tracebacks import Place, stand_for
 from weft.capture.replacement.user_lines import relocate_code
 from weft.capture.source import Source
 from weft.capture.values.base import LazyValue, SymbolicValue
+from weft.capture.values.objects.locks import let_go, take, taken_locks
 from weft.capture.values.tensors.random_generators import draw_lines
 from weft.errors import NumericsError
 from weft.stances import set_error_mode
@@ -76,6 +77,8 @@ class Emitter:
         self.on_error: Callable[[Exception], None] | None = None
         """Set if the frame runs eagerly when the graph raises; called if the eager run then does
         not raise."""
+        self.takes_locks = False
+        """Whether the graph runs under locks of the program."""
 
     # -- expressions ------------------------------------------------------------------------------
 
@@ -217,7 +220,11 @@ class Emitter:
         emitted lines."""
         early = [] if graph is None or self._may_run_eagerly() else (
             self.tx.effects.early_lines(self))
+        locks = taken_locks(self)
+        self.takes_locks = bool(locks)
         body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
+        if locks:
+            body.insert(0, f"{self.constant(take)}(({', '.join(locks)},))")
         if self.goes_on:
             body = release_variables(drop_dead_names(body), self._variable_slots())
         text = "\n".join([
@@ -231,6 +238,11 @@ class Emitter:
     def _may_run_eagerly(self) -> bool:
         """Whether the frame is expected to run from its start at times, after a check failed."""
         return self.on_error is not None and has_checks(self.tx.builder.graph)
+
+    @property
+    def may_rerun(self) -> bool:
+        """Whether the replacement may give up before it has changed anything."""
+        return self.on_error is not None or self.takes_locks
 
     def _function(self, graph: Callable[..., Any] | None, text: str, user: types.CodeType
                   ) -> Callable[[list[Any]], Any]:
@@ -282,6 +294,10 @@ class Emitter:
     def _guarded_call(self, call: str) -> list[str]:
         """The call of the graph, in the `try` blocks that handle its errors."""
         lines = [call]
+        locks = taken_locks(self)
+        if locks:
+            undo = f"{self.constant(let_go)}(({', '.join(locks)},))"
+            lines = _guarded(lines, "BaseException", [undo, "raise"])
         if any(map(_changes_modes, self.tx.builder.graph.nodes)):
             restore = self.constant(self.tx.state.restore)
             lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])

@@ -26,7 +26,7 @@ from torch import fx
 from weft import _frame
 from weft._torch import assert_async
 from weft.aot.global_state import RandomState
-from weft.capture.graph import draws, nodes_of_subgraphs, target_name, version_of
+from weft.capture.graph import draws, is_of_torch, nodes_of_subgraphs, target_name, version_of
 from weft.diagnostics.failures import handle
 from weft.runtime.data_checks import AssumptionError, CheckFailed, hold, hold_expected
 from weft.shapes.fakes.wrappers import is_wrapper
@@ -58,14 +58,7 @@ def may_refuse_data(graph: fx.Graph) -> bool:
 
 
 def _may_refuse(node: fx.Node) -> bool:
-    return not _is_of_torch(node) or any(part in target_name(node) for part in _FAIL_ON_DATA)
-
-
-def _is_of_torch(node: fx.Node) -> bool:
-    """Whether the node calls a function of PyTorch or Python, not one of the program."""
-    home = getattr(node.target, "__module__", None) or ""
-    return isinstance(node.target, str) or not home or home.startswith(
-        ("torch", "_operator", "math"))
+    return not is_of_torch(node) or any(part in target_name(node) for part in _FAIL_ON_DATA)
 
 
 def has_checks(graph: fx.Graph) -> bool:
@@ -101,7 +94,7 @@ def _writes_contents_only(node: fx.Node) -> bool:
     inner = [n for n in nodes_of_subgraphs(node) if _may_write_unseen(n)]
     if inner:
         return all(map(_writes_contents_only, inner))
-    return _is_of_torch(node) and any(part in target_name(node) for part in _WRITE_CONTENTS)
+    return is_of_torch(node) and any(part in target_name(node) for part in _WRITE_CONTENTS)
 
 
 def _memory(node: fx.Node) -> int | None:

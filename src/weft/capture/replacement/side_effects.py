@@ -35,6 +35,12 @@ class SideEffects:
         self.n_touches += 1
         self._touched.setdefault(id(value), value)
 
+    def touch_last(self, value: Replayable) -> None:
+        """As `touch`; what was changed so far is written before it."""
+        self.n_touches += 1
+        self._touched.pop(id(value), None)
+        self._touched[id(value)] = value
+
     def touched(self) -> list[Any]:
         """The values of the changed objects."""
         return list(self._touched.values())

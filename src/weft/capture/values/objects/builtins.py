@@ -19,7 +19,7 @@ from weft._torch import (
     flex_attention_operator,
     while_loop_operator,
 )
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.operator_names import ARITHMETIC, COMPARISONS, method_name, reflected_method
 from weft.capture.source import Source
 from weft.capture.values.arities import fits
@@ -39,6 +39,7 @@ from weft.capture.values.objects.functions import rule_of
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.capture.values.tensors.torch_names import is_graph_function, is_pure
+from weft.capture.values.unknown import is_plain_method
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -271,12 +272,16 @@ def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
 def _bound_method(tx: Interpreter, obj: Any, source: Source) -> SymbolicValue | None:
     owner = getattr(obj, "__self__", None)
-    if type(owner) not in _OWNERS or getattr(owner, obj.__name__, None) != obj:
+    known = type(owner) in _OWNERS and getattr(owner, obj.__name__, None) == obj
+    if not known and (isinstance(owner, type) or not is_plain_method(owner, obj.__name__)):
         return None
     tx.guards.add(source, "type_is", type(obj))
     tx.guards.add(source.attribute("__name__"), "eq", obj.__name__)
     tx.guards.add(source.attribute("__self__"), "type_is", type(owner))
-    return tx.wrap(owner, source.attribute("__self__")).getattr(tx, obj.__name__)
+    try:
+        return tx.wrap(owner, source.attribute("__self__")).getattr(tx, obj.__name__)
+    except GraphBreak:  # the call breaks, not what reads the method
+        return None
 
 
 @wraps(type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor), type(cond_operator),
