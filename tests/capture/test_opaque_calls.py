@@ -85,3 +85,15 @@ def test_the_break_at_assigned_data_had_no_place() -> None:
 
     place = weft.explain(f)(torch.ones(2, 4)).graph_breaks[0].place
     assert f"{__file__}:{f.__code__.co_firstlineno + 1}" in place
+
+
+def test_continuations_at_the_end_of_a_loop_were_named_after_no_line() -> None:
+    def f(x: torch.Tensor, limits: list[int]) -> torch.Tensor:
+        for limit in limits:
+            if not (x.sum() < limit):
+                x = x + limit
+        return x
+
+    breaks = weft.explain(f)(torch.ones(3), [5, 4, 1]).graph_breaks
+    line = f.__code__.co_firstlineno + 3
+    assert breaks[1].stack[-1].function.endswith(f"f.<resumed at line {line}>")

@@ -162,6 +162,12 @@ def resume_code(code: CodeType, state: _State) -> CodeType:
     return found
 
 
+def _line(body: Bytecode, start: Instruction) -> int | None:
+    """The line of an instruction; jumps that end loops may have none, but those before them do."""
+    before = reversed(body.instructions[: start.index + 1])
+    return next((one.line for one in before if one.line is not None), None)
+
+
 def _build(code: CodeType, state: _State) -> CodeType:
     body = disassemble(code)
     _check(code, body, state)
@@ -189,7 +195,7 @@ def _build(code: CodeType, state: _State) -> CodeType:
         co_nlocals=len(slots.varnames),
         co_consts=(*code.co_consts, _RESUME_AT[bool(code.co_freevars)]),
         co_flags=code.co_flags & ~_ARGUMENT_FLAGS,
-        co_qualname=f"{code.co_qualname}.<resumed at line {start.line}>",
+        co_qualname=f"{code.co_qualname}.<resumed at line {_line(body, start)}>",
     )
     _remember_origin(result, code, start, copies)
     return result

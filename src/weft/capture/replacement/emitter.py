@@ -296,8 +296,8 @@ class Emitter:
         lines = [call]
         locks = taken_locks(self)
         if locks:
-            undo = f"{self.constant(let_go)}(({', '.join(locks)},))"
-            lines = _guarded(lines, "BaseException", [undo, "raise"])
+            release = f"{self.constant(let_go)}(({', '.join(locks)},))"
+            lines = _guarded(lines, "BaseException", [release, "raise"])
         if any(map(_changes_modes, self.tx.builder.graph.nodes)):
             restore = self.constant(self.tx.state.restore)
             lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])

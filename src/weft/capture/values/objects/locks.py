@@ -145,7 +145,8 @@ def _is_of_program(node: fx.Node) -> bool:
 
 def _is_held(lock: Any) -> bool:
     """Whether the lock is held; an RLock, by this thread."""
-    return bool(lock._is_owned() if type(lock) is LOCKS[1] else lock.locked())
+    held = lock._is_owned if type(lock) in LOCKS[1:] else lock.locked
+    return bool(held())
 
 
 def taken_locks(emit: Emitter) -> list[str]:
