@@ -37,6 +37,7 @@ from weft.capture.replacement.device_modes import enter_devices
 from weft.capture.replacement.emitter import Emitter, restore_modes
 from weft.capture.replacement.reruns import written_inputs
 from weft.capture.replacement.resumption import Resumption
+from weft.capture.skips import may_hold_tensors
 from weft.capture.source import FrameState
 from weft.capture.stops import BreakHere
 from weft.capture.values.numbers.data_numbers import note_checks
@@ -95,6 +96,8 @@ class Attempt:
                     continue
                 reason = _without_traceback(restart.reason)
                 self._report(reason)
+                if reason.observes and not (tx.builder.n_calls or may_hold_tensors(self.state)):
+                    raise SkipFrame(reason.detail, always=True) from None
                 break_at = restart.step
             except ObservedException as error:  # the program raises: end before it does
                 if self.raised is not None:

@@ -75,6 +75,11 @@ _KINDS: Final = (
               "callback, weakref.finalize, weak dictionaries): the rest of the function runs as "
               "plain Python, whose variables hold it exactly as long.",
               "make the object outside of the compiled function"),
+    BreakKind("observed-interpreter",
+              "The function asks the interpreter about itself (reference counts, sizes of objects, "
+              "frames of a traceback), which capture changes: it runs between the graphs. A frame "
+              "that holds no tensors is left as it is.",
+              "call it outside of the compiled function, or accept the break"),
     BreakKind("gradient-hook",
               "The hook is to run in the backward, among autograd's nodes: it is hung on them "
               "between the graphs.",
@@ -113,6 +118,11 @@ class GraphBreak(Signal):
     def rest_is_eager(self) -> bool:
         """Whether the rest of all frames runs as plain Python."""
         return self.kind.id == "watched-object"
+
+    @property
+    def observes(self) -> bool:
+        """Whether the program asks the interpreter about itself."""
+        return self.kind.id == "observed-interpreter"
 
     @property
     def reason(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import gc
 import inspect
 import sys
 import threading
@@ -188,7 +189,7 @@ class WeakReferenceValue(SymbolicValue):
             raise graph_break("unknown-operation", "arguments of a weak reference")
         if self.source is None:
             if self.target.real() is MISSING and not is_held(tx, self.target):
-                if holds_itself(self.target):
+                if holds_itself(tx, self.target):
                     raise graph_break("unknown-operation", "a weak reference into a cycle")
                 return NONE
             _still_held(tx, self.target.real())
@@ -513,3 +514,9 @@ def _cast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(sys.getrecursionlimit)
 def _limit(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return constant(recursion_limit())
+
+
+@rule(sys.getrefcount, sys.getsizeof, gc.get_objects, gc.get_referents, gc.get_referrers,
+      gc.is_tracked)
+def _observe(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("observed-interpreter", "what the interpreter knows of its objects")

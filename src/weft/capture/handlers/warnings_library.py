@@ -144,5 +144,6 @@ def _is_error(warning: GivenWarning) -> bool:
 
 
 def _are_recorded() -> bool:
-    show = getattr(warnings, "_showwarnmsg_impl", None)
+    """Whether warnings go to a list; `warnings.warn` in C asks the module that is imported now."""
+    show = getattr(sys.modules.get("warnings"), "_showwarnmsg_impl", None)
     return isinstance(getattr(show, "__self__", None), list)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import NULL
+from weft.capture.values.lifetimes import is_watched_result
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -24,6 +25,8 @@ def pop_top(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if value.source is not None and type(value.real()) is GeneratorType:
         # The end of a loop that was left early: the generator's `finally` runs now.
         raise graph_break("unknown-operation", "a generator from outside that is let go")
+    if is_watched_result(tx, value):
+        raise graph_break("unknown-operation", f"{value!r}, which is watched, is let go")
 
 
 @opcode("PUSH_NULL")

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
 """Types whose weak references say nothing; tensors should be freed early."""
 
+_LEAVING: Final = (type, memoryview)
+"""A class leaves its bases' `__subclasses__` and the registries of abstract classes, a view lets
+its memory be resized again."""
+
 _WEAK: Final = frozenset({"target"})
 """Slots of weak references, which do not keep objects alive."""
 
@@ -73,9 +77,10 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     if weakly_held or (weakly_held is not None and any(one is value for one in used)):
         return True
     if value.source is None:
-        # A class leaves its bases' `__subclasses__`, a view lets its memory be resized again.
-        return issubclass(value.python_type(), (type, memoryview))
+        return issubclass(value.python_type(), _LEAVING)
     obj = outside_object(value)
+    if isinstance(obj, type) and obj.__flags__ & _HEAP_TYPE:
+        return True
     if issubclass(type(obj), (int, float, str)) and type(obj).__weakrefoffset__ and any(
             one is value for one in used):
         return True
@@ -115,12 +120,25 @@ def _acts_alone(obj: Any) -> bool:
 def check_held(tx: Interpreter, value: SymbolicValue) -> None:
     """Break the graph before an iterator becomes the only holder of a watched object: the real
     iterator frees it at its end."""
+    if is_watched_result(tx, value):
+        raise graph_break("unknown-operation", f"an iterator over {value!r}, which is watched")
+
+
+def is_watched_result(tx: Interpreter, value: SymbolicValue) -> bool:
+    """Whether only the stack holds a watched object: the operation of the last break gave it."""
     place = value.source
     if tx.root is None or place is None or place.base or place.accessor[0] != "local":
-        return
-    if tx.root.code.co_varnames[place.accessor[1]].startswith(".stack") and is_watched(
-            outside_object(value)):
-        raise graph_break("unknown-operation", f"an iterator over {value!r}, which is watched")
+        return False
+    return tx.root.code.co_varnames[place.accessor[1]].startswith(".stack") and is_watched(
+        outside_object(value))
+
+
+def check_kept(obj: Any) -> None:
+    """Break the graph before an outside container loses an object, if that may free the object and
+    freeing it has an effect."""
+    if _acts_alone(obj):
+        raise graph_break("unknown-operation",
+                          f"a container loses a {type(obj).__name__}, which is watched")
 
 
 # -- objects made while capturing -----------------------------------------------------------------
@@ -154,20 +172,20 @@ class Lifetimes:
         """Whether the variable that held the object still does."""
         if frame is None or not any(frame is other for other in _frames(tx.frame)):
             return False
-        return self._leads(frame.locals.get(name), value)
+        return self._leads(tx, frame.locals.get(name), value)
 
     def _find(self, tx: Interpreter, value: SymbolicValue) -> bool:
         """Look for the object in all variables, and note the one that holds it."""
         for frame in _frames(tx.frame):
             for name, held in frame.locals.items():
-                if self._leads(held, value):
+                if self._leads(tx, held, value):
                     self._watched[id(value)] = (value, frame, name)
                     return True
-        return self._leads([*_frames(tx.frame), *tx.effects.touched()], value)
+        return self._leads(tx, [*_frames(tx.frame), *tx.effects.touched()], value)
 
-    def _leads(self, start: Any, value: SymbolicValue) -> bool:
+    def _leads(self, tx: Interpreter, start: Any, value: SymbolicValue) -> bool:
         seen: set[int] = set()
-        found = _reaches([start], value, seen)
+        found = _reaches(tx, [start], value, seen)
         self._n_visited += len(seen)
         return found
 
@@ -175,12 +193,12 @@ class Lifetimes:
 def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether a variable, an outside object, or something reachable from them refers to the
     value."""
-    return _reaches([*_frames(tx.frame), *tx.effects.touched()], value)
+    return _reaches(tx, [*_frames(tx.frame), *tx.effects.touched()], value)
 
 
-def holds_itself(value: SymbolicValue) -> bool:
+def holds_itself(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether the value is in a reference cycle, so that the garbage collector frees it."""
-    return _reaches(list(_parts(value)), value)
+    return _reaches(tx, list(_parts(tx, value)), value)
 
 
 def _frames(frame: Frame | None) -> Iterator[Frame]:
@@ -189,7 +207,8 @@ def _frames(frame: Frame | None) -> Iterator[Frame]:
         frame = frame.caller
 
 
-def _reaches(todo: list[Any], wanted: SymbolicValue, seen: set[int] | None = None) -> bool:
+def _reaches(tx: Interpreter, todo: list[Any], wanted: SymbolicValue,
+             seen: set[int] | None = None) -> bool:
     seen = set() if seen is None else seen
     while todo:
         one = todo.pop()
@@ -197,11 +216,11 @@ def _reaches(todo: list[Any], wanted: SymbolicValue, seen: set[int] | None = Non
             return True
         if id(one) not in seen:
             seen.add(id(one))
-            todo.extend(_parts(one))
+            todo.extend(_parts(tx, one))
     return False
 
 
-def _parts(one: Any) -> Iterator[Any]:
+def _parts(tx: Interpreter, one: Any) -> Iterator[Any]:
     """The objects that an object of the interpreter refers to."""
     if isinstance(one, Frame):
         yield from (one.locals, one.cells, one.stack, one.handled)
@@ -212,3 +231,5 @@ def _parts(one: Any) -> Iterator[Any]:
         yield from one.values()
     elif isinstance(one, (list, tuple)):
         yield from one
+    elif isinstance(one, type) and tx.classes.made and one in tx.classes.made:
+        yield tx.classes.made[one]  # the model of a class: what its recipe holds

@@ -22,6 +22,7 @@ from weft.capture.values.containers.identities import RunTimeKey
 from weft.capture.values.containers.iterators import IteratorValue, advance
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.containers.user_keys import UserKey, is_compared_by_code
+from weft.capture.values.lifetimes import check_kept
 from weft.capture.values.methods import ContainerMethods, MethodTable
 from weft.capture.values.registry import wraps
 
@@ -177,6 +178,7 @@ class DictValue(ContainerMethods):
             self._unread.add(key)  # no guard: the old value, if any, does not matter
             if _get(self.original, key) is not MISSING:
                 key_value = self._key_value(tx, key)
+        self._check_kept(key)
         self._entries[key] = (old[0] if old is not None else key_value, value)
         if key in self._gone:
             self.reordered = True
@@ -198,11 +200,17 @@ class DictValue(ContainerMethods):
         """Delete a key and return its value."""
         old = self.lookup(tx, key)
         if old is not None:
+            self._check_kept(key)
             del self._entries[key]
             self._gone.add(key)
             self.removals += 1
             self._changed(tx, key)
         return old
+
+    def _check_kept(self, key: Any) -> None:
+        """Break the graph before the outside dictionary loses an object that is watched."""
+        if self.source is not None and key not in self.written and key not in self._gone:
+            check_kept(_get(self.original, key))
 
     def _changed(self, tx: Interpreter, key: Any) -> None:
         if self.source is not None:

@@ -99,7 +99,10 @@ class OutsideIterator(IteratorValue):
             raise graph_break("unknown-operation", f"{self!r} over something that was changed")
         assert self.source is not None
         peek = _ahead(self.taken)
-        item = peek(self.object)
+        try:
+            item = peek(self.object)
+        except RuntimeError as error:  # the dictionary has changed: it will raise there
+            raise graph_break("unknown-operation", f"{self!r}: {error}") from error
         place = self.source.call(peek, f"the next item of {self.source.name}")
         tx.effects.touch(self)
         if item is _END:

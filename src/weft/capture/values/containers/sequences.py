@@ -30,6 +30,7 @@ from weft.capture.values.constant import (
     python_object,
 )
 from weft.capture.values.containers.iterators import ItemsIterator, IteratorValue, advance
+from weft.capture.values.lifetimes import check_kept, outside_object
 from weft.capture.values.methods import ContainerMethods, MethodTable
 from weft.capture.values.registry import wraps
 
@@ -317,6 +318,13 @@ class ListValue(GrowingValue):
         if self.source is not None:
             tx.effects.touch(self)
 
+    def _check_kept(self, items: list[SymbolicValue]) -> None:
+        """Break the graph before the outside list loses an object that is watched."""
+        if self.source is not None:
+            for item in items:
+                if item.source is not None:
+                    check_kept(outside_object(item))
+
     def replay(self, emit: Emitter) -> None:
         target, kind = emit.value(self), emit.constant(list)  # not an override
         items = ", ".join(emit.value(item) for item in (self.added if self.unread else self.items))
@@ -346,14 +354,18 @@ class ListValue(GrowingValue):
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         if isinstance(key, SliceValue):
             at, items = key.constant_slice(tx), tx.to_list(value)
+            self._check_kept(self.items[at])
             evaluate(tx, lambda: self.items.__setitem__(at, items))
         else:
-            self.items[self.index_of(tx, key, "list assignment index")] = value
+            where = self.index_of(tx, key, "list assignment index")
+            self._check_kept([self.items[where]])
+            self.items[where] = value
         self.changed(tx)
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         where = (key.constant_slice(tx) if isinstance(key, SliceValue)
                  else self.index_of(tx, key, "list assignment index"))
+        self._check_kept(self.items[where] if isinstance(where, slice) else [self.items[where]])
         evaluate(tx, lambda: self.items.__delitem__(where))
         self.changed(tx)
 
@@ -377,6 +389,7 @@ class ListValue(GrowingValue):
             raise tx.error(IndexError, "pop from empty list")
         where = self.index_of(tx, args[0], "pop index") if args else -1
         item = self.at(tx, where)
+        self._check_kept([item])
         del self.items[where]
         self.changed(tx)
         return item
@@ -388,6 +401,7 @@ class ListValue(GrowingValue):
         return self.m_pop(tx, [constant(where)], {}) and NONE
 
     def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self._check_kept(self.items)
         self.items.clear()
         self.changed(tx)
         return NONE

@@ -332,6 +332,8 @@ class TracebackValue(SymbolicValue):
             return tx.force(self.rest)
         if name == "tb_lineno":
             return tx.wrap_new(self.line)
+        if name == "tb_frame":
+            raise graph_break("observed-interpreter", "the frame of a traceback")
         return super().getattr(tx, name)
 
     def rebuild(self, emit: Emitter) -> str:

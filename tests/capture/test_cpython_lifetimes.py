@@ -1,0 +1,215 @@
+"""Small programs for what CPython's own tests found wrong about how long objects live, and about
+programs that ask the interpreter about itself (tools/cpython_tests.py)."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from tests.capture.harness import check
+
+X = torch.ones(2)
+ENDED: list[Any] = []
+
+
+class Watched:
+    """Notes when it is freed."""
+
+    def __init__(self, name: Any) -> None:
+        self.name = name
+
+    def __del__(self) -> None:
+        ENDED.append(self.name)
+
+
+def test_weak_references_to_what_a_class_made_inside_holds() -> None:
+    def f(x: Any) -> Any:
+        class Static:
+            @staticmethod
+            def method(x: Any) -> Any:
+                return x
+
+        class Plain:
+            def method(self) -> Any:
+                return self
+
+        held = weakref.ref(Static.method), weakref.ref(Plain.method)
+        return x + 1, [reference() is None for reference in held]
+
+    check(f, (X,))
+
+
+def test_a_class_that_is_not_used_any_more_stays_a_subclass_over_two_breaks() -> None:
+    def f(x: Any) -> Any:
+        class Base:
+            pass
+
+        class Derived(Base):
+            pass
+
+        print("one", Derived.__name__)
+        print("two")
+        gc.collect()
+        return x + 1, [cls.__name__ for cls in Base.__subclasses__()]
+
+    check(f, (X,), breaks=None)
+
+
+def replaces(x: Any, held: Any) -> Any:
+    held[0] = None
+    ENDED.append("after")
+    return x + 1
+
+
+def deletes(x: Any, held: Any) -> Any:
+    del held[0]
+    ENDED.append("after")
+    return x + 1
+
+
+def pops(x: Any, held: Any) -> Any:
+    held.pop(0)
+    ENDED.append("after")
+    return x + 1
+
+
+def clears(x: Any, held: Any) -> Any:
+    held.clear()
+    ENDED.append("after")
+    return x + 1
+
+
+def keeps_a_variable(x: Any, held: Any) -> Any:
+    kept = held[0]
+    held[0] = None
+    ENDED.append("before")
+    del kept
+    ENDED.append("after")
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [replaces, deletes, pops, clears, keeps_a_variable])
+@pytest.mark.parametrize("make", [lambda: {0: Watched(0)}, lambda: [Watched(0)]])
+def test_a_container_from_outside_loses_an_object_with_del(
+    function: Callable[..., Any], make: Callable[[], Any],
+) -> None:
+    def ended(call: Callable[..., Any]) -> list[Any]:
+        held = make()
+        ENDED.clear()
+        call(X, held)
+        return ENDED.copy()
+
+    expected = ended(function)
+    compiled = weft.compile(function, backend="eager")
+    assert [ended(compiled), ended(compiled)] == [expected, expected]
+
+
+def test_an_attribute_is_overwritten_twice_with_objects_that_have_del() -> None:
+    def f(x: Any, obj: Any) -> Any:
+        obj.part = Watched("made inside")
+        obj.part = None
+        ENDED.append("after")
+        return x + 1
+
+    for call in (f, weft.compile(f, backend="eager")):
+        obj = types.SimpleNamespace(part=Watched("outside"))
+        ENDED.clear()
+        call(X, obj)
+        assert ENDED == ["outside", "made inside", "after"]
+
+
+def test_an_object_with_del_that_empties_the_dictionary_under_an_iterator() -> None:
+    class Clearing(int):
+        def __del__(self) -> None:
+            items.clear()
+
+    items: dict[int, Any] = {}
+
+    def f(x: Any) -> Any:
+        for key, _ in items.items():
+            if key == 2:
+                items[2] = None
+        return x + 1
+
+    for call in (f, weft.compile(f, backend="eager")):
+        items.update({key: Clearing(key) for key in range(8)})
+        with pytest.raises(RuntimeError, match="changed size during iteration"):
+            call(X)
+
+
+def test_an_iterator_of_a_dictionary_that_has_changed_before_the_call() -> None:
+    def f(x: Any, iterator: Any) -> Any:
+        return x + 1, list(iterator)
+
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(2):
+        items = {1: 2, 3: 4}
+        iterator = iter(items)
+        items[5] = 6
+        with pytest.raises(RuntimeError, match="changed size during iteration"):
+            compiled(X, iterator)
+
+
+def test_a_frame_without_tensors_that_counts_references_is_left_as_it_is() -> None:
+    def f() -> int:
+        def steps() -> Any:
+            received = yield
+            yield received
+
+        generator = steps()
+        next(generator)
+        generator.send(generator)
+        return sys.getrefcount(generator)
+
+    assert weft.compile(f, backend="eager")() == f()
+
+
+def test_a_frame_with_tensors_that_asks_for_a_size_breaks_once() -> None:
+    def f(x: Any, items: list[int]) -> Any:
+        y = x + 1
+        return y * sys.getsizeof(items)
+
+    check(f, (X, [1, 2]), graphs=2, breaks=1)
+
+
+def test_a_class_of_loggers_that_the_frame_has_set() -> None:
+    class Counting(logging.Logger):
+        pass
+
+    def f(x: Any, name: str) -> Any:
+        known = logging.getLoggerClass()
+        logging.setLoggerClass(Counting)
+        logger = logging.getLogger(name)
+        logging.setLoggerClass(known)
+        return x + 1, type(logger)
+
+    assert weft.compile(f, backend="eager")(X, "weft.tests.counted")[1] is Counting
+
+
+def test_a_warning_recorded_by_another_copy_of_the_module(monkeypatch: Any) -> None:
+    weft.compile(torch.sin, backend="eager")(X)  # capture is imported with the module's own name
+    copy = types.ModuleType("warnings")
+    vars(copy).update(vars(warnings))
+    monkeypatch.setattr(warnings, "_showwarnmsg_impl", print)  # pytest has its list there
+    shown: list[Any] = []
+    vars(copy).update(_showwarnmsg_impl=shown.append, _showwarnmsg=shown.append)
+    monkeypatch.setitem(sys.modules, "warnings", copy)
+
+    def f(x: Any) -> Any:
+        warnings.warn("now", stacklevel=1)
+        return x + 1, len(shown)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        copy.filters = warnings.filters  # type: ignore[attr-defined]
+        assert weft.compile(f, backend="eager")(X)[1] == 1
