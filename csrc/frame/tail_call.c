@@ -81,14 +81,19 @@ static PyObject *finish(PyObject *Py_UNUSED(module), PyObject *object)
     return self == NULL ? NULL : tail_calls_run(self);
 }
 
+static void drop_arguments(TailCall *self)
+{
+    for (Py_ssize_t i = 0; i < Py_SIZE(self) - 1; i++)
+        Py_CLEAR(self->args[i]);
+}
+
 static void tail_call_dealloc(PyObject *object)
 {
     TailCall *self = (TailCall *)object;
     PyTypeObject *type = Py_TYPE(object);
     Py_XDECREF(self->target);
     Py_XDECREF(self->on_miss);
-    for (Py_ssize_t i = 0; i < Py_SIZE(self) - 1; i++)
-        Py_XDECREF(self->args[i]);
+    drop_arguments(self);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -115,6 +120,9 @@ PyObject *tail_calls_run(PyObject *result)
     while (result != NULL && Py_IS_TYPE(result, TailCall_Type)) {
         TailCall *next = (TailCall *)result;
         result = call(next);
+        /* An exception among them refers, by its traceback, to the replacement's frame, and that may
+         * still refer to this object: a cycle that the collector does not see. */
+        drop_arguments(next);
         Py_DECREF(next);
     }
     frame_leave();

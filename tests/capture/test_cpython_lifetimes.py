@@ -65,6 +65,102 @@ def test_a_class_that_is_not_used_any_more_stays_a_subclass_over_two_breaks() ->
     check(f, (X,), breaks=None)
 
 
+def test_a_weakly_held_function_lives_as_long_as_its_variable_over_two_breaks() -> None:
+    def f(x: Any) -> Any:
+        def inner() -> int:
+            return 1
+
+        held = weakref.ref(inner)
+        print("one")
+        print("two")
+        gc.collect()
+        return x + 1, held() is None
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_callback_for_an_object_that_an_exception_frees() -> None:
+    def f(x: Any) -> Any:
+        known: dict[Any, Any] = {}
+
+        def forget(reference: Any) -> None:
+            del known[reference]
+
+        def fails() -> None:
+            target = lambda: ()
+            known[weakref.ref(target, forget)] = None
+            raise ValueError
+
+        try:
+            fails()
+        except ValueError:
+            pass
+        return x + 1, len(known)
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_traceback_holds_the_variables_that_are_referred_to_weakly() -> None:
+    def f(x: Any) -> Any:
+        held: Any = None
+
+        def fails() -> None:
+            nonlocal held
+            target = types.SimpleNamespace()
+            held = weakref.ref(target)
+            raise ValueError
+
+        try:
+            fails()
+        except ValueError:
+            alive = held() is not None
+        return x + 1, alive, held() is None
+
+    check(f, (X,), breaks=None)
+
+
+class Noted(Exception):
+    """An exception that can be referred to weakly."""
+
+
+RAISED: list[Any] = []
+
+
+def noted() -> Noted:
+    error = Noted()
+    RAISED.append(weakref.ref(error))
+    return error
+
+
+@weft.disable
+def fails_between_graphs(x: Any) -> Any:
+    raise noted()
+
+
+def fails_after_a_break(x: Any) -> Any:
+    print("before")
+    raise noted()
+
+
+@pytest.mark.parametrize("fails", [fails_between_graphs, fails_after_a_break])
+def test_an_exception_handled_after_a_break_is_freed_with_what_its_traceback_holds(
+    fails: Callable[..., Any],
+) -> None:
+    def f(x: Any) -> Any:
+        y = x + 1
+        try:
+            fails(y)
+        except Noted:
+            y = y * 2
+        return y
+
+    compiled = weft.compile(f, backend="eager")
+    RAISED.clear()
+    for _ in range(3):
+        compiled(X)
+    assert [error() for error in RAISED] == [None] * 3
+
+
 def replaces(x: Any, held: Any) -> Any:
     held[0] = None
     ENDED.append("after")

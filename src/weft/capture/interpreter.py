@@ -51,7 +51,7 @@ from weft.capture.values.attributes import gives_length
 from weft.capture.values.base import LazyValue, SymbolicValue, drain
 from weft.capture.values.constant import constant
 from weft.capture.values.containers.mapping import DictValue
-from weft.capture.values.lifetimes import Lifetimes
+from weft.capture.values.lifetimes import Lifetimes, check_left
 from weft.capture.values.numbers.data_numbers import note_checks
 from weft.capture.values.numbers.symbolic_numbers import (
     SymbolicNumberValue,
@@ -247,6 +247,7 @@ class Interpreter:
         error.linked, error.again = True, False
         row = frame.program.handler_of(frame.current.index)
         if row is None:
+            check_left(frame)
             raise error
         del frame.stack[row.depth:]
         if row.lasti:  # the handler may raise again, as if from the instruction that failed

@@ -217,7 +217,7 @@ def _make_reference(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> S
     if (target.is_constant and target.real() is MISSING) or (
             not target.python_type().__weakrefoffset__):
         raise graph_break("unknown-operation", f"a weak reference to {target!r}")
-    if isinstance(target, ObjectValue):
+    if isinstance(target, ObjectValue | FunctionValue):
         target.weakly_held = True
     return WeakReferenceValue(MISSING, None, *args)
 

@@ -79,14 +79,15 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     if value.source is None:
         return issubclass(value.python_type(), _LEAVING)
     obj = outside_object(value)
-    if isinstance(obj, type) and obj.__flags__ & _HEAP_TYPE:
+    if issubclass(type(obj), _LEAVING):
         return True
     if issubclass(type(obj), (int, float, str)) and type(obj).__weakrefoffset__ and any(
             one is value for one in used):
         return True
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
-    return not issubclass(type(obj), _LONG_LIVED) and any(
+    function = issubclass(type(obj), types.FunctionType)
+    return (function or not issubclass(type(obj), _LONG_LIVED)) and any(
         type(reference) is not Reference for reference in weakref.getweakrefs(obj))
 
 
@@ -142,6 +143,16 @@ def check_kept(obj: Any) -> None:
 
 
 # -- objects made while capturing -----------------------------------------------------------------
+
+
+def check_left(frame: Frame) -> None:
+    """Break the graph before an exception leaves an inlined frame whose variables hold an object
+    that is referred to weakly: Python's traceback keeps them alive, that of a replacement does
+    not."""
+    if frame.caller is not None and any(
+            held.source is None and getattr(held, "weakly_held", False)
+            for held in frame.locals.values()):
+        raise graph_break("watched-object", "an exception leaves what is referred to weakly")
 
 
 @final
@@ -231,5 +242,5 @@ def _parts(tx: Interpreter, one: Any) -> Iterator[Any]:
         yield from one.values()
     elif isinstance(one, (list, tuple)):
         yield from one
-    elif isinstance(one, type) and tx.classes.made and one in tx.classes.made:
+    elif tx.classes.made and issubclass(type(one), type) and one in tx.classes.made:
         yield tx.classes.made[one]  # the model of a class: what its recipe holds

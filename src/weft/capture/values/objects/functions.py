@@ -113,7 +113,7 @@ class FunctionValue(SymbolicValue):
     """A Python function."""
 
     __slots__ = ("attributes", "closure", "code", "defaults", "described", "globals", "kwdefaults",
-                 "name", "original")
+                 "name", "original", "weakly_held")
     kind = types.FunctionType
 
     def __init__(
@@ -133,6 +133,8 @@ class FunctionValue(SymbolicValue):
         self.attributes: DictValue | None = None
         self.described: dict[str, SymbolicValue] = {}
         """Attributes of `_DESCRIPTION` that were set."""
+        self.weakly_held = False
+        """Whether the program made a weak reference to it, which must not die early."""
 
     def dict_key(self, tx: Interpreter) -> Any:
         return self if self.original is MISSING else tx.identities.key(self, self.original)
