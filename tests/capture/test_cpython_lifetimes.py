@@ -309,3 +309,42 @@ def test_a_warning_recorded_by_another_copy_of_the_module(monkeypatch: Any) -> N
         warnings.simplefilter("always")
         copy.filters = warnings.filters  # type: ignore[attr-defined]
         assert weft.compile(f, backend="eager")(X)[1] == 1
+
+
+def adds_to_the_set(x: Any, items: set[int]) -> Any:
+    for item in items:
+        print(item)
+        if item == 2:
+            items.add(17)
+    return x + 1
+
+
+def removes_from_a_set_made_inside(x: Any, items: set[int]) -> Any:
+    made = {item + 1 for item in items}
+    for item in made:
+        print(item)
+        made.discard(2)
+        made.discard(4)
+    return x + 1
+
+
+def keeps_the_iterator(x: Any, items: set[int]) -> Any:
+    iterator = iter(items)
+    print(next(iterator))
+    return x + 1, type(iterator).__name__, list(iterator), next(iterator, None)
+
+
+def ends_the_iterator(x: Any, items: set[int]) -> Any:
+    iterator = iter(items)
+    total = sum(iterator)
+    print(total)
+    return x + total, type(iterator).__name__, next(iterator, None)
+
+
+@pytest.mark.parametrize("function", [
+    adds_to_the_set, removes_from_a_set_made_inside, keeps_the_iterator, ends_the_iterator,
+])
+def test_an_iterator_over_a_set_is_one_of_that_set_after_a_break(
+    function: Callable[..., Any],
+) -> None:
+    check(function, (X, {1, 2, 3}), breaks=None)

@@ -42,8 +42,8 @@ _MOST: Final = 64
 _SEQUENCES: Final[tuple[type, ...]] = tuple(map(type, (
     iter([]), iter(()), iter(range(0)), iter(""), iter(range(1 << 70)), reversed([]))))
 _BACKWARDS: Final[type] = type(reversed([]))
-_DICTIONARIES: Final[tuple[type, ...]] = tuple(map(type, (
-    iter({}), iter({}.values()), iter({}.items()))))
+_TABLES: Final[tuple[type, ...]] = tuple(map(type, (
+    iter({}), iter({}.values()), iter({}.items()), iter(set()))))
 
 
 @cache
@@ -101,7 +101,7 @@ class OutsideIterator(IteratorValue):
         peek = _ahead(self.taken)
         try:
             item = peek(self.object)
-        except RuntimeError as error:  # the dictionary has changed: it will raise there
+        except RuntimeError as error:  # its dictionary or set has changed: it will raise there
             raise graph_break("unknown-operation", f"{self!r}: {error}") from error
         place = self.source.call(peek, f"the next item of {self.source.name}")
         tx.effects.touch(self)
@@ -143,9 +143,9 @@ def _wrap_iterator(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
     return OutsideIterator(source, obj)
 
 
-@wraps(*_DICTIONARIES)
-def _wrap_dictionary_iterator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    """Copying one lists the remaining items, which is too slow for a large dictionary."""
+@wraps(*_TABLES)
+def _wrap_table_iterator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """Copying one lists the remaining items, which is too slow for a large dictionary or set."""
     if obj.__length_hint__() > _MOST:
         return unknown(tx, obj, source)
     return _wrap_iterator(tx, obj, source)

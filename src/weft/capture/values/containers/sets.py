@@ -15,7 +15,7 @@ from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean
 from weft.capture.values.containers.identities import RunTimeKey
-from weft.capture.values.containers.iterators import IteratorValue
+from weft.capture.values.containers.iterators import IteratorValue, advance
 from weft.capture.values.containers.mapping import key_error
 from weft.capture.values.containers.user_keys import UserKey, has_real_hash, is_compared_by_code
 from weft.capture.values.methods import ContainerMethods
@@ -139,18 +139,27 @@ class SetValue(ContainerMethods):
         """What an empty set is to be filled with, to have the order of this one, if there is a
         way."""
         self._guard_order(emit.tx)
-        orders, chosen = [list(self.entries), list(self.keys)], ("[{}]", list(self.entries))
-        if self._has_real_order():
-            ways = [(text, keys) for text, make in _FILLINGS.items() for keys in orders
-                    if list(map(id, set(make(keys)))) == list(map(id, self.keys))]
-            chosen = next(iter(ways), chosen)
-            if not ways and self._is_constant_copy():
-                return emit.constant(frozenset(self.keys))
-        text, keys = chosen
+        chosen = self._way() if self._has_real_order() else None
+        if chosen is None and self._has_real_order() and self._is_constant_copy():
+            return emit.constant(frozenset(self.keys))
+        text, keys = chosen or ("[{}]", list(self.entries))
         for key in keys:
             if isinstance(key, UserKey):
                 key.check()
         return text.format(", ".join(emit.hashed(self.entries[key]) for key in keys))
+
+    def _way(self) -> tuple[str, list[Any]] | None:
+        """How an empty set is filled to have the order of this one, and with which keys."""
+        wanted = list(map(id, self.keys))
+        return next(((text, keys) for text, make in _FILLINGS.items()
+                     for keys in (list(self.entries), list(self.keys))
+                     if list(map(id, set(make(keys)))) == wanted), None)
+
+    def keeps_order(self, tx: Interpreter) -> bool:
+        """Whether the real set will have the order in which capture iterates over it."""
+        if self.source is not None:
+            return self.original is not MISSING and not tx.effects.changed(self)
+        return self._has_real_order() and self._way() is not None
 
     def _is_constant_copy(self) -> bool:
         """Whether it is a set of constants that a copy of `keys` gives with the same order."""
@@ -341,10 +350,17 @@ class SetIterator(IteratorValue):
         return self.items[self.position - 1]
 
     def rebuild(self, emit: Emitter) -> str:
-        if self.position >= 0 and len(self.owner.entries) != len(self.items):
+        if self.position < 0:
+            return emit.bind(self, f"iter({emit.constant(frozenset())})")
+        if len(self.owner.entries) != len(self.items):
             raise graph_break("unknown-value", "an iterator of a set that changed")
-        rest = self.items[self.position:] if self.position >= 0 else []
-        return emit.bind(self, f"iter(({''.join(f'{emit.value(item)}, ' for item in rest)}))")
+        if not self.owner.keeps_order(emit.tx):
+            rest = "".join(f"{emit.value(item)}, " for item in self.items[self.position:])
+            return emit.bind(self, f"iter(({rest}))")
+        name = emit.bind(self, f"iter({emit.filled(self.owner)})")  # it notes the set's size
+        if self.position:
+            advance(emit, name, self.position)
+        return name
 
 
 _Operand = tuple[Any, list[tuple[Any, SymbolicValue]]]
