@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import pickle
 import sys
 import types
 import warnings
@@ -115,6 +116,23 @@ def test_a_traceback_holds_the_variables_that_are_referred_to_weakly() -> None:
         except ValueError:
             alive = held() is not None
         return x + 1, alive, held() is None
+
+    check(f, (X,), breaks=None)
+
+
+class Bytes(bytes):
+    pass
+
+
+def test_the_dictionary_of_an_object_is_not_held_over_a_break() -> None:
+    def f(x: Any) -> Any:
+        data = Bytes(b"data")
+        buffer = pickle.PickleBuffer(data)
+        data.buffer = buffer  # type: ignore[attr-defined]
+        held = weakref.ref(buffer)
+        del data, buffer
+        gc.collect()
+        return x + 1, held() is None
 
     check(f, (X,), breaks=None)
 

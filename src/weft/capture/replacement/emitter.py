@@ -427,11 +427,12 @@ def _after_block(lines: list[str], index: int) -> int:
 
 
 def _own_slots(source: Source) -> Iterator[int]:
-    """The slots of a variable and, if it is a tuple, of its items."""
+    """The slots of a variable and of what only its object may hold: a tuple's items, the
+    `__dict__`."""
     if source.slot >= 0:
         yield source.slot
     for child in source.children():
-        if child.accessor[0] == "tuple_item":
+        if child.accessor[0] in ("tuple_item", "instance_dict"):
             yield from _own_slots(child)
 
 
