@@ -366,3 +366,16 @@ def test_an_iterator_over_a_set_is_one_of_that_set_after_a_break(
     function: Callable[..., Any],
 ) -> None:
     check(function, (X, {1, 2, 3}), breaks=None)
+
+
+@pytest.mark.parametrize("items", [[1, 2], (1, 2), "ab", "äb", b"ab", {1: 2}, {1, 2}, range(2)])
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_an_iterator_keeps_its_type_over_a_break(items: Any, taken: int) -> None:
+    def f(x: Any, items: Any) -> Any:
+        iterator = iter(items)
+        for _ in range(taken):
+            next(iterator, None)
+        print("break")
+        return x + 1, type(iterator).__name__, list(iterator)
+
+    check(f, (X, items), breaks=None)

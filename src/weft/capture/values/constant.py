@@ -115,7 +115,10 @@ class ConstantValue(SymbolicValue):
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         items = evaluate(tx, lambda: tuple(self.value))
-        return tx.wrap_new(items).iter(tx)
+        iterator: Any = tx.wrap_new(items).iter(tx)
+        if type(self.value) in (str, bytes):
+            iterator.text = self
+        return iterator  # type: ignore[no-any-return]
 
     def proxy(self, tx: Interpreter) -> Any:
         return self.fake(tx)

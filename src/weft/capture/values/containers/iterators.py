@@ -58,14 +58,18 @@ def result_or_end(tx: Interpreter, function: SymbolicValue, args: Args) -> Symbo
 class ItemsIterator(IteratorValue):
     """An iterator over a live sequence: it sees items that are added, until it has ended."""
 
-    __slots__ = ("position", "sequence")
+    __slots__ = ("position", "sequence", "text")
 
     def __init__(self, sequence: Any) -> None:
         super().__init__()
         self.sequence = sequence
         self.position = 0
+        self.text: Any = None
+        """The str or bytes whose items they are."""
 
     def python_type(self) -> type:
+        if self.text is not None:
+            return type(iter(self.text.constant()))
         return type(iter(self.sequence.python_type()()))
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
@@ -78,9 +82,13 @@ class ItemsIterator(IteratorValue):
         return self.sequence.at(tx, self.position - 1)  # type: ignore[no-any-return]
 
     def rebuild(self, emit: Emitter) -> str:
-        if self.position < 0:
-            return emit.bind(self, f"iter({emit.constant(self.sequence.python_type())}())")
-        name = emit.bind(self, f"iter({emit.filled(self.sequence)})")
+        if self.position < 0:  # over nothing: what it was over may be filled again
+            given = (f"{emit.constant(self.sequence.python_type())}()" if self.text is None
+                     else emit.value(self.text))
+            name = emit.bind(self, f"iter({given})")
+            emit.line(f"for _ in {name}: pass")
+            return name
+        name = emit.bind(self, f"iter({emit.filled(self.text or self.sequence)})")
         if self.position and hasattr(self.python_type(), "__setstate__"):
             emit.line(f"{name}.__setstate__({self.position})")
         elif self.position:

@@ -40,7 +40,8 @@ _MOST: Final = 64
 """How many items one piece of a program looks ahead."""
 
 _SEQUENCES: Final[tuple[type, ...]] = tuple(map(type, (
-    iter([]), iter(()), iter(range(0)), iter(""), iter(range(1 << 70)), reversed([]))))
+    iter([]), iter(()), iter(range(0)), iter(""), iter("é"), iter(b""), iter(range(1 << 70)),
+    reversed([]))))
 _BACKWARDS: Final[type] = type(reversed([]))
 _TABLES: Final[tuple[type, ...]] = tuple(map(type, (
     iter({}), iter({}.values()), iter({}.items()), iter(set()))))
