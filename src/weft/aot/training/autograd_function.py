@@ -28,6 +28,7 @@ from weft._torch import (
 )
 from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.runtime_wrapper import bases
+from weft.aot.training.backward_code import backward_of
 from weft.aot.training.backward_stages import Gradients, join_stages, linked_call
 from weft.aot.training.backwards import Indices
 from weft.aot.training.forward_code import forward_of
@@ -114,35 +115,39 @@ def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.F
 
     form "linked": gradients of later stages belong to nodes behind it; "part": as in `forward_of`.
     """
-    linked = form == "linked"
+    general = partial(_backward, spec, form)
+    written = (lambda ctx, *grads: general(ctx, grads)) if form else backward_of(spec, general)
 
     class CompiledFunction(torch.autograd.Function):
         """Compiled forward and backward."""
 
         forward = staticmethod(forward_of(spec, form))
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            if form == "part":
-                grads = _by_value(spec, grads)
-            given = _given(grads, spec.layouts)
-            if spec.inner.layers and is_cut_now(ctx, partial(spec.gradients.is_plain, ctx)):
-                given = None if given is None else given | ctx.watch.given
-                found = _last_gradients(spec, ctx, grads, given)
-            else:
-                found = _gradients(spec, ctx, grads, given, linked)
-            if linked:
-                ctx.pieces.begin(spec.gradients.by_stage(found, given))
-                return (None, None, *ctx.pieces.next(), ctx.link)
-            if isinstance(found, GeneratorType):  # `Iterator` takes five times as long
-                with no_autocast():
-                    found = join_stages(spec.gradients.backwards.stages, found)
-            placed = spec.gradients.placed(found, given)  # type: ignore[arg-type]
-            return (None, *placed) if form == "part" else placed
+        backward = staticmethod(written)
 
     if len(spec.layouts) > 1:
         on_register_hook(CompiledFunction, note_hook)
     return CompiledFunction
+
+
+def _backward(spec: FunctionSpec, form: str, ctx: Any, grads: Sequence[Any]) -> Any:
+    """The gradients of a function's inputs, for any run of the autograd engine."""
+    linked = form == "linked"
+    if form == "part":
+        grads = _by_value(spec, grads)
+    given = _given(grads, spec.layouts)
+    if spec.inner.layers and is_cut_now(ctx, partial(spec.gradients.is_plain, ctx)):
+        given = None if given is None else given | ctx.watch.given
+        found = _last_gradients(spec, ctx, grads, given)
+    else:
+        found = _gradients(spec, ctx, grads, given, linked)
+    if linked:
+        ctx.pieces.begin(spec.gradients.by_stage(found, given))
+        return (None, None, *ctx.pieces.next(), ctx.link)
+    if isinstance(found, GeneratorType):  # `Iterator` takes five times as long
+        with no_autocast():
+            found = join_stages(spec.gradients.backwards.stages, found)
+    placed = spec.gradients.placed(found, given)  # type: ignore[arg-type]
+    return (None, *placed) if form == "part" else placed
 
 
 def _by_value(spec: FunctionSpec, own: Sequence[Any]) -> tuple[Any, ...]:

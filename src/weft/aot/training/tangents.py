@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Final, final
 
 import torch
@@ -52,6 +53,13 @@ class TangentLayout:
             steps = row_major([size[d] for d in order])
             strides = tuple(steps[k] for k in back)
         return TangentLayout(moved, back, size, strides, value.dtype, value.device)
+
+    @property
+    def is_small_row_major(self) -> bool:
+        """Whether `fit_own` is `contiguous`, whatever the tangent is."""
+        if self.order is not None or self.size is None:
+            return False
+        return prod(self.size) * self.dtype.itemsize < _LARGE
 
     def zeros(self, size: Sequence[int]) -> torch.Tensor:
         """Zeros for an absent tangent."""
