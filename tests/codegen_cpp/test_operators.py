@@ -137,3 +137,24 @@ def test_trigonometric_functions_are_exact_to_four_ulp(dtype: torch.dtype) -> No
         assert ((made.double() - true.double()).abs() <= 4 * step).all()
         zeros = wanted == 0
         assert torch.equal(made[zeros].signbit(), wanted[zeros].signbit())
+
+
+@pytest.mark.parametrize("simd", ["", "avx2", "portable"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentials_below_the_normal_numbers(simd: str, dtype: torch.dtype) -> None:
+    """They are computed another way, which takes a hundredth of the time."""
+    tiny, least = torch.finfo(dtype).tiny, math.log(torch.finfo(dtype).smallest_normal)
+    x = torch.cat([torch.linspace(1.06 * least, 0.98 * least, 3001, dtype=dtype),
+                   torch.tensor([*SPECIAL, 1.2 * least, -1e30, 1e30], dtype=dtype)])
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.exp(), (x / math.log(2)).exp2(), x.sigmoid(), (x - x.amax()).exp().sum()
+
+    with weft.config.patch(simd=simd):
+        found = weft.compile(program)(x)
+    expected = [x.exp(), (x / math.log(2)).exp2(), x.sigmoid(), (x - x.amax()).exp().sum()]
+    assert ((expected[0] > 0) & (expected[0] < tiny)).sum() > 500
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=4 * torch.finfo(dtype).eps, atol=0.0 if a.dim() == 0
+                                   else 2 * torch.finfo(dtype).smallest_normal
+                                   * torch.finfo(dtype).eps, equal_nan=True)

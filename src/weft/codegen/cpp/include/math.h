@@ -177,19 +177,48 @@ WEFT_FV INLINE F64<L, P> exp_tail(F64<L, P> r) {
 }
 WEFT_TV INLINE Vec<T, L, P> exp_of_reduced(Vec<T, L, P> r) { return fma(r, fma(r, exp_tail(r), T(1)), T(1)); }
 WEFT_TV INLINE Vec<T, L, P> expm1_of_reduced(Vec<T, L, P> r) { return fma(r * r, exp_tail(r), r); }
-// Powers that are zero (masked scores) are chosen, not computed: a result below the normal numbers costs some 100 times
-// as much as another.
+// er * 2^n: at once or, where a result is below the normal numbers, which takes processors some 100 times as long
+// (scores masked by -100), as a number of the smallest steps, whose bits are those of the result.
+WEFT_TV INLINE Vec<T, L, P> scale_down(Vec<T, L, P> er, Vec<T, L, P> n, Vec<T, L, P> x, Vec<T, L, P> normal) {
+  constexpr T one = T(UIntLike<T>(1) << DIGITS<T>);
+  auto steps = fma(er, power_of_two(n + (BIASED<T> + type_of<T>(149.0f, 1074.0))), all(x, one));
+  auto small = as_float<T>(sub(as_int(steps), as_int(all(x, one))));
+  return if_less(x, normal, small, scale(er, if_less(x, normal, all(x, 0), n)));
+}
+// Whether a lane is less (perhaps not, beside NaN).
+WEFT_TV INLINE bool any_less(Vec<T, L, P> x, Lane<T> bound) {
+  auto least = x.p[0];
+  UNROLL for (int k = 1; k < P; ++k) least = x.p[k] < least ? x.p[k] : least;
+#ifdef WEFT_AVX512
+  if constexpr (sizeof(least) >= 16) {
+    typename IntOf<(L > 8 ? 2 : 1)>::utype lanes;
+    const auto b = bound - Part<T, L>{};
+    if constexpr (same<T, float>) asm("vcmpltps %2, %1, %0" : "=Yk"(lanes) : "v"(least), "v"(b));
+    else asm("vcmpltpd %2, %1, %0" : "=Yk"(lanes) : "v"(least), "v"(b));
+    return lanes != 0;
+  }
+#endif
+  Vec<T, L, 1> one;
+  one.p[0] = least;
+  return any_lane(lt(one, all(one, bound)));
+}
+WEFT_TV INLINE Vec<T, L, P> power(Vec<T, L, P> er, Vec<T, L, P> n, Vec<T, L, P> x, Lane<T> normal) {
+  if (__builtin_expect(any_less(x, normal), 0)) return scale_down(er, n, x, all(x, normal));
+  return scale(er, n);
+}
+// Powers that are zero (scores masked by -inf) are chosen, not computed.
 WEFT_TV INLINE Vec<T, L, P> exp(Vec<T, L, P> x) {
   auto zero = all(x, 0), least = all(x, type_of<T>(-104.0f, -746.0));
-  auto [biased, n, r] = reduce_exp(if_less(x, least, zero, at_most(x, type_of<T>(89.0f, 710.0))));
-  return if_less(x, least, zero, scale(exp_of_reduced(r), n));
+  auto y = if_less(x, least, zero, at_most(x, type_of<T>(89.0f, 710.0)));
+  auto [biased, n, r] = reduce_exp(y);
+  return if_less(x, least, zero, power(exp_of_reduced(r), n, y, type_of<T>(-87.3365479f, -708.3964185322641)));
 }
 WEFT_TV INLINE Vec<T, L, P> exp2(Vec<T, L, P> x) {
   auto zero = all(x, 0), least = all(x, type_of<T>(-151.0f, -1076.0));
   auto y = if_less(x, least, zero, at_most(x, type_of<T>(129.0f, 1025.0)));
   auto n = y + BIASED<T> - BIASED<T>;
   auto r = (y - n) * type_of<T>(0.693147181f, 0.6931471805599453);
-  return if_less(x, least, zero, scale(exp_of_reduced(r), n));
+  return if_less(x, least, zero, power(exp_of_reduced(r), n, y, type_of<T>(-126.0f, -1022.0)));
 }
 WEFT_TV INLINE Vec<T, L, P> expm1(Vec<T, L, P> x) {
   auto [biased, n, r] = reduce_exp(at_most(at_least(x, type_of<T>(-20.0f, -40.0)), type_of<T>(89.0f, 710.0)));
@@ -197,7 +226,10 @@ WEFT_TV INLINE Vec<T, L, P> expm1(Vec<T, L, P> x) {
   auto y = fma(half_power, expm1_of_reduced(r), half_power - T(0.5));
   return if_less(abs(x), all(x, type_of<T>(1e-7f, 1e-16)), x, y + y);
 }
-WEFT_TV INLINE Vec<T, L, P> sigmoid(Vec<T, L, P> x) { return reciprocal(exp(neg(x)) + T(1)); }
+WEFT_TV INLINE Vec<T, L, P> sigmoid(Vec<T, L, P> x) {  // e^-87 (-708) + 1 is 1
+  auto [biased, n, r] = reduce_exp(at_most(at_least(neg(x), type_of<T>(-87.0f, -708.0)), type_of<T>(89.0f, 710.0)));
+  return reciprocal(scale(exp_of_reduced(r), n) + T(1));
+}
 
 // 2^-q for q >= 0; 0 from 127 (1023) on.
 WEFT_FV INLINE F32<L, P> power_series(F32<L, P> f) {  // 2^-f for |f| <= 1/2
