@@ -115,14 +115,11 @@ def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.F
 
     form "linked": gradients of later stages belong to nodes behind it; "part": as in `forward_of`.
     """
-    general = partial(_backward, spec, form)
-    written = (lambda ctx, *grads: general(ctx, grads)) if form else backward_of(spec, general)
-
     class CompiledFunction(torch.autograd.Function):
         """Compiled forward and backward."""
 
         forward = staticmethod(forward_of(spec, form))
-        backward = staticmethod(written)
+        backward = staticmethod(backward_of(spec, form, partial(_backward, spec, form)))
 
     if len(spec.layouts) > 1:
         on_register_hook(CompiledFunction, note_hook)

@@ -37,12 +37,13 @@ from weft.runtime.generated_code import load
 General = Callable[[Any, Sequence[Any]], Any]
 
 
-def backward_of(spec: FunctionSpec, general: General) -> Callable[..., Any]:
+def backward_of(spec: FunctionSpec, form: str, general: General) -> Callable[..., Any]:
     """The function's backward: ordinary runs at once, others by `general(ctx, tangents)`.
 
-    Graphs whose backward depends on more than that have the general one only.
+    Graphs whose backward depends on more than that, and the forms of `forward_of`, have the general
+    one only.
     """
-    if spec.inner.layers or spec.groups:
+    if form or spec.inner.layers or spec.groups:
         return lambda ctx, *grads: general(ctx, grads)
     scope: dict[str, Any] = {
         "general": general, "compiled": spec.gradients.backwards.compiled, "ALL": (None, None),
