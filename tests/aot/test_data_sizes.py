@@ -83,3 +83,27 @@ def test_a_mask_without_dimensions() -> None:
     x, mask = torch.randn(()), torch.tensor(True)
     graph = torch.fx.symbolic_trace(lambda x, mask: torch.masked_select(x, mask))
     assert torch.equal(weft.compile_fx(graph, [x, mask])(x, mask), x[None])
+
+
+@pytest.mark.parametrize("kind", ["convolution", "bilinear", "nearest"])
+def test_training_on_selected_images(kind: str) -> None:
+    """The choice of a memory layout and the gradient of a resized image asked how many there are:
+    the graph broke at the selection."""
+    weight = torch.randn(6, 3, 3, requires_grad=True)
+
+    def program(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if kind == "convolution":
+            return torch.nn.functional.conv1d(x[mask][:, :, 0], weight)
+        return torch.nn.functional.interpolate(x[mask], scale_factor=2, mode=kind)
+
+    weft.reset()
+    compiled = weft.compile(program)
+    for kept in (5, 9, 1):
+        x, mask = torch.randn(12, 3, 6, 6, requires_grad=True), torch.arange(12) < kept
+        results = []
+        for call in (program, compiled):
+            made = call(x, mask)
+            results.append((made, *torch.autograd.grad(made.square().sum(), x)))
+        torch.testing.assert_close(results[1], results[0])
+    assert weft.stats()["graphs"] == 1
+    assert weft.stats()["graph_breaks"] == 0

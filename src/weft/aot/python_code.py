@@ -19,12 +19,13 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from weft.aot.graph import AtenGraph
-from weft.aot.symbols import SYMBOLIC, hint, input_symbols, size_text
+from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
 from weft.aot.views import span
 from weft.runtime.data_checks import assume
 from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS, laid_out
 from weft.shapes.asserts import Asserts, binds
+from weft.shapes.symnode import hint
 
 _LIKE_A_SYMBOL = re.compile(r"[a-z]\d+")
 _CLONE = torch.ops.aten.clone.default

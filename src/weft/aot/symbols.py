@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import torch
 
 from weft._torch import FakeTensor
-from weft.shapes.algebra.expr import subs, symbol_of, symbols
+from weft.shapes.algebra.expr import symbol_of, symbols
 from weft.shapes.algebra.floats import text as number_text
 from weft.shapes.algebra.printing import python_text
 from weft.shapes.guard import python_text as condition_text
@@ -116,20 +116,3 @@ def names_in(size: Any) -> list[str]:
 
 def _symbol_name(expression: Any) -> str:
     return str(symbol_of(expression).name)
-
-
-_DATA_DEPENDENT: Final = 64
-"""The assumed value of a size that depends on data."""
-
-
-def hint(size: Any) -> int:
-    """A likely integer value of a size; a product of sizes is at least as large as each of them."""
-    if type(size) is int:
-        return size
-    known = size.node.hint
-    if known is not None:
-        return int(known)
-    value, context = expr_of(size), size.node.shape_env
-    likely = {s: context.hints.integer(s) for s in symbols(value)}
-    found = subs(value, {s: _DATA_DEPENDENT if n is None else n for s, n in likely.items()})
-    return found if isinstance(found, int) else _DATA_DEPENDENT

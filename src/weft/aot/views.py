@@ -19,9 +19,8 @@ import torch
 from torch.fx import Node
 
 from weft._torch import OpOverload
-from weft.aot.symbols import hint
 from weft.registrar import registrar
-from weft.shapes.symnode import certainly_equal, is_row_major
+from weft.shapes.symnode import certainly_equal, hint, is_row_major
 
 aten = torch.ops.aten
 

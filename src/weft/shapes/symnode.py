@@ -507,6 +507,24 @@ def is_hinted(value: object) -> bool:
         bool(value.node.has_hint()))
 
 
+_DATA_DEPENDENT: Final = 64
+"""The assumed value of a size that depends on data."""
+
+
+def hint(size: Any) -> int:
+    """A likely integer value of a size, for choices that are right either way: no guard, and no
+    `UndecidedValue`. A product of sizes is at least as large as each of them."""
+    if type(size) is int:
+        return size
+    known = size.node.hint
+    if known is not None:
+        return int(known)
+    value, context = expr_of(size), size.node.shape_env
+    likely = {s: context.hints.integer(s) for s in expr.symbols(value)}
+    found = expr.subs(value, {s: _DATA_DEPENDENT if n is None else n for s, n in likely.items()})
+    return found if isinstance(found, int) else _DATA_DEPENDENT
+
+
 def factored_expr_of(size: int | torch.SymInt) -> IntExpr:
     """The expression with known multiples written as products; see `Facts.factored`."""
     if isinstance(size, int):

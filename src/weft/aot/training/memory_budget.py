@@ -22,7 +22,7 @@ import torch
 from torch.fx import Node
 
 from weft._torch import FakeTensor, OpOverload, tree_flatten
-from weft.aot.symbols import hint
+from weft.shapes.symnode import hint
 
 Saved: TypeAlias = set[Node]
 

@@ -32,6 +32,7 @@ from weft.codegen.lowering.registry import (
 from weft.codegen.values import ExternCall, Shape, Strided, Value, contiguous_strides
 from weft.runtime.gemm_speed import onednn_linear
 from weft.runtime.image_speed import MIN_PRODUCTS, is_mostly_weight, product_is_faster
+from weft.shapes.symnode import hint
 
 aten = torch.ops.aten
 
@@ -74,9 +75,9 @@ def _is_of_convolution(node: Node) -> bool:
     return node.op == "call_function"
 
 
-def _elements(node: Node) -> Any:
+def _elements(node: Node) -> int:
     value = node.meta.get("val")
-    return value.numel() if isinstance(value, torch.Tensor) else 0
+    return hint(value.numel()) if isinstance(value, torch.Tensor) else 0
 
 
 @lowering(aten.convolution.default)

@@ -655,13 +655,15 @@ def _unless_gpus_differ(rule: Rule) -> Rule:
 
 
 def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
-    """An image laid out as another one."""
+    """An image laid out as another one; no images at all (a batch that may depend on data) are
+    row-major."""
     sizes, before, strides = values_of(wanted), sizes_of(given), strides_of(given)
     require(len(sizes) == len(before) >= 3)
-    require(all(guarded(ge(n, 1)) for n in (*before, *sizes)))
+    require(all(guarded(ge(n, 1)) for n in (*before[1:], *sizes[1:])))
     if _is_row_major(before, strides):
         layout = row_major(sizes)
     else:
+        require(guarded(ge(before[0], 1)))
         require(len(sizes) > 3 and _all_same(strides, channels_last(before)))
         layout = channels_last(sizes)
     return [Result(sizes, layout, given.dtype, given.fake_device)]
