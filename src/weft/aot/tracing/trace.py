@@ -44,7 +44,7 @@ from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
 from weft.shapes.fakes.fake import FakeContext, connected_non_leaf, is_leaf
 from weft.shapes.fakes.without_sympy import python_kernels
 from weft.shapes.fakes.wrappers import is_wrapper
-from weft.shapes.symnode import certainly_equal
+from weft.shapes.symnode import certainly_equal, expr_of
 
 aten = torch.ops.aten
 Layout = tuple[Sequence[Any], Sequence[Any]]
@@ -200,8 +200,11 @@ class Tracer:
                 table[name] = tensor
 
     def _fake_input(self, example: torch.Tensor, layout: Layout | None) -> FakeTensor:
+        """A fake of the layout that capture knows it to have. Sizes that capture found to be fixed
+        numbers are plain ones here: many rewrites are for those alone."""
         if layout is not None and any(type(n) is not int for part in layout for n in part):
-            return self.context.fake(example, sizes=layout[0], strides=layout[1])
+            sizes, strides = ([_settled(n) for n in part] for part in layout)
+            return self.context.fake(example, sizes=sizes, strides=strides)
         return self.context.fake(example)
 
     def _add_tensor(self, name: str, fake: FakeTensor) -> Any:
@@ -532,6 +535,12 @@ def _layout(value: torch.Tensor | None) -> Layout | None:
     if value is None or value.layout is not torch.strided:
         return None
     return value.size(), value.stride()
+
+
+def _settled(size: int | torch.SymInt) -> int | torch.SymInt:
+    """A size as a plain number if the guards so far fix it."""
+    number = expr_of(size)
+    return number if isinstance(number, int) else size
 
 
 def _resolve(value: Any, env: dict[Node, Any]) -> Any:
