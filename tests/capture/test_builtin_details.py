@@ -9,6 +9,7 @@ import copy
 import enum
 import functools
 import importlib
+import inspect
 import itertools
 import logging
 import re
@@ -853,3 +854,19 @@ def test_a_class_method_in_c_called_through_its_descriptor() -> None:
         return x + 1, FROM_HEX(float, "0x1p3"), refused(lambda: FROM_HEX())
 
     check(f, (X,), breaks=None)
+
+
+def test_descriptors_in_c_refuse_objects_of_other_types() -> None:
+    """`inspect.getattr_static` asks so whether an object is a class: the graph broke there."""
+    def message(obj):
+        try:
+            return type.__dict__["__mro__"].__get__(obj)
+        except TypeError as error:
+            return str(error)
+
+    def f(x):
+        objects = (3, [], len, f, x.numpy(), torch.nn.ReLU(), torch.nn.ReLU)
+        found = [inspect.getattr_static(obj, "__len__", "absent") for obj in objects]
+        return x + 1, found, [message(obj) for obj in (3, [], None, X)], hasattr([], "__dict__")
+
+    check(f, (X,), graphs=1, breaks=0)

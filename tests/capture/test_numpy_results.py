@@ -272,3 +272,17 @@ def test_sizes_beside_arrays_stay_symbolic() -> None:
     for n in (4, 7, 12, 9):
         equal(compiled(np.ones((n, 3))), f(np.ones((n, 3))))
     assert weft.stats()["graphs"] == before + 2
+
+
+def test_arrays_converted_as_the_array_api_does() -> None:
+    """The graph broke at an order in memory, at a mode of copying and at an array's device."""
+    def f(x):
+        array = x.numpy()
+        made = (
+            np.asarray(array, order="F", dtype=np.float64), np.asarray(array, order=None),
+            np.asarray(array.T, order="C"), np.array(array, copy=np._CopyMode.IF_NEEDED),
+            np.array(array, copy=np._CopyMode.ALWAYS, dtype=None), np.asarray(array[::2]),
+        )
+        return x * 2, [one + 1 for one in made], made[4], made[0], array.device
+
+    check(f, (torch.randn(4, 3),), graphs=1, breaks=0)

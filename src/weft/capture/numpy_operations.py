@@ -20,10 +20,11 @@ import torch
 from weft.capture.numpy_calls import OWN, operation, to_arrays, to_tensors
 
 
-def _array(array: torch.Tensor, dtype: torch.dtype | None = None, copy: bool | None = True,
-           order: str = "K", subok: bool = False, ndmin: int = 0) -> torch.Tensor:
+def _array(array: torch.Tensor, dtype: torch.dtype | None = None, copy: Any = True,
+           order: str | None = "K", subok: bool = False, ndmin: int = 0) -> torch.Tensor:
     """`numpy.array` of an array; the caller sees to the order in memory."""
-    made = array.to(array.dtype if dtype is None else dtype, copy=bool(copy))
+    copies = copy in (True, numpy._CopyMode.ALWAYS)
+    made = array.to(array.dtype if dtype is None else dtype, copy=copies)
     return made.reshape(*[1] * (ndmin - made.dim()), *made.shape) if ndmin > made.dim() else made
 
 
@@ -320,6 +321,7 @@ OWN.update({
     "argpartition": _partition("argpartition"),
     "array": _array,
     "asanyarray": functools.partial(_array, copy=None),
+    "asarray": functools.partial(_array, copy=None),
     "cbrt": _cbrt,
     "copyto": _copyto,
     "diag": _diag,

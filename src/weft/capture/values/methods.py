@@ -42,7 +42,7 @@ class MethodTable(SymbolicValue):
         kind = self.python_type()
         if name == "__class__":
             return tx.wrap_fixed(kind, kind.__name__)
-        if not hasattr(kind, name):
+        if not any(name in base.__dict__ for base in kind.__mro__):  # (the class has a `__dict__`)
             text = f"'{_name_in_errors(kind)}' object has no attribute '{name}'"
             raise tx.error(AttributeError, text)
         raise graph_break("unknown-operation", f"attribute {name!r} of a {kind.__name__}")

@@ -100,9 +100,9 @@ class BuiltinValue(SymbolicValue):
             return self._by_rule(own, tx, args, kwargs)
         if is_graph_function(self.function):
             return record(tx, self.function, args, kwargs)
-        name = self._read_by_descriptor(args)
-        if name is not None:
-            return args[0].getattr(tx, name)
+        descriptor = self._read_by_descriptor(args)
+        if descriptor is not None:
+            return _read(tx, args[0], descriptor)
         owner = getattr(self.function, "__objclass__", None)
         if owner is not None and args:
             return self._method_of_type(tx, owner, args, kwargs)
@@ -112,16 +112,19 @@ class BuiltinValue(SymbolicValue):
             return self._method_of_object(tx, tx.wrap_fixed(bound, repr(self)), args, kwargs)
         return self._on_constants(tx, args, kwargs)
 
-    def _read_by_descriptor(self, args: Args) -> str | None:
-        """The attribute that a call of a C descriptor's `__get__` reads, as `inspect` makes such
-        calls."""
+    def _read_by_descriptor(self, args: Args) -> Any:
+        """The C descriptor whose `__get__` this call is, as `inspect` makes such calls, if reading
+        the attribute is the same, or the object has no such attribute."""
         descriptor = getattr(self.function, "__self__", None)
         if (not isinstance(self.function, types.MethodWrapperType) or not args
                 or self.function.__name__ != "__get__" or not isinstance(descriptor, _SLOTS)):
             return None
-        kind, name = args[0].python_type(), descriptor.__name__
+        kind = args[0].python_type()
+        if not issubclass(kind, descriptor.__objclass__):
+            return None if kind is types.NoneType and len(args) > 1 else descriptor
         plain = type_lookup(kind, "__getattribute__") in _PLAIN_READS
-        return name if plain and type_lookup(kind, name) is descriptor else None
+        found = type_lookup(kind, descriptor.__name__) if plain else None
+        return descriptor if found is descriptor else None
 
     def _method_of_object(self, tx: Interpreter, value: SymbolicValue, args: Args, kwargs: Kwargs
                           ) -> SymbolicValue:
@@ -254,6 +257,17 @@ def method_of_subclass(
     if asked and not any(isinstance(type_lookup(cls, a), types.FunctionType) for a in asked):
         return None
     return tx.wrap_fixed(python, name)
+
+
+def _read(tx: Interpreter, value: SymbolicValue, descriptor: Any) -> SymbolicValue:
+    """The attribute of a C descriptor, or Python's error for an object of another type."""
+    name, owner, kind = descriptor.__name__, descriptor.__objclass__, value.python_type()
+    if issubclass(kind, owner):
+        return value.getattr(tx, name)
+    if kind is types.NoneType:
+        raise tx.error(TypeError, "__get__(None, None) is invalid")
+    raise tx.error(TypeError, f"descriptor '{name}' for '{owner.__name__}' objects doesn't apply "
+                   f"to a '{kind.__name__}' object")
 
 
 @wraps(*_KINDS)

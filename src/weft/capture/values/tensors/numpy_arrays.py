@@ -63,6 +63,7 @@ _ATTRIBUTES: Final[dict[str, Any]] = {
     "itemsize": lambda t: t.element_size(),
     "nbytes": lambda t: t.numel() * t.element_size(),
     "strides": lambda t: tuple(step * t.element_size() for step in t.stride()),
+    **({"device": lambda t: "cpu"} if hasattr(numpy.ndarray, "device") else {}),  # since NumPy 2
 }
 
 
@@ -231,7 +232,7 @@ class ArrayValue(SymbolicValue):
         special = name.startswith("__") and type_lookup(numpy.ndarray, name) is not MISSING
         if name in _METHODS or special or name in ("item", "tolist"):
             return BoundBuiltin(self, name)
-        if hasattr(self.python_type(), name):
+        if type_lookup(self.python_type(), name) is not MISSING:
             raise graph_break("unknown-operation", f"attribute {name!r} of an array")
         kind = f"{self.python_type().__module__}.{self.python_type().__name__}"
         raise tx.error(AttributeError, f"'{kind}' object has no attribute '{name}'")
