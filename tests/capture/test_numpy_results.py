@@ -286,3 +286,24 @@ def test_arrays_converted_as_the_array_api_does() -> None:
         return x * 2, [one + 1 for one in made], made[4], made[0], array.device
 
     check(f, (torch.randn(4, 3),), graphs=1, breaks=0)
+
+
+def test_floats_that_change_stay_symbolic_in_numpys_functions() -> None:
+    """Averages of losses: NumPy was asked for their values, so that each call compiled anew."""
+    def f(x, losses):
+        first = losses[0]
+        found = (np.mean(losses), float(np.std(losses)), int(np.argmax(losses)), np.array(losses),
+                 np.array(first), np.log(first), np.clip(first, 0.2, 0.8), np.float32(first),
+                 np.array([[first, 0], [1, first]]), bool(np.isfinite(losses).all()),
+                 np.full((2,), first))
+        return x * np.sqrt(first), found
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    for k in range(5):
+        losses = [k + 0.25, 0.5, 3.0 / (k + 2)]
+        found, expected = compiled(torch.ones(2), losses), f(torch.ones(2), losses)
+        torch.testing.assert_close(found[0], expected[0])
+        for one, other in zip(found[1], expected[1], strict=True):
+            assert type(one) is type(other) and np.allclose(one, other, rtol=1e-12)
+    assert weft.stats()["graphs"] == 2

@@ -20,24 +20,26 @@ import torch
 from weft.capture.numpy_calls import OWN, operation, to_arrays, to_tensors
 
 
-def _array(array: torch.Tensor, dtype: torch.dtype | None = None, copy: Any = True,
+def _array(array: Any, dtype: torch.dtype | None = None, copy: Any = True,
            order: str | None = "K", subok: bool = False, ndmin: int = 0) -> torch.Tensor:
-    """`numpy.array` of an array; the caller sees to the order in memory."""
+    """`numpy.array` of an array or a number; the caller sees to the order in memory."""
+    if not isinstance(array, torch.Tensor):
+        array = torch.full((), array, dtype=_KINDS[type(array)])
     copies = copy in (True, numpy._CopyMode.ALWAYS)
-    made = array.to(array.dtype if dtype is None else dtype, copy=copies)
+    made: torch.Tensor = array.to(array.dtype if dtype is None else dtype, copy=copies)
     return made.reshape(*[1] * (ndmin - made.dim()), *made.shape) if ndmin > made.dim() else made
 
 
 def _full(shape: Any, value: Any, dtype: torch.dtype | None = None, **options: Any
           ) -> torch.Tensor:
-    kind = _KINDS.get(type(value), None) if dtype is None else dtype
-    filled = torch.as_tensor(value, dtype=kind)
+    filled = _array(value, dtype) if type(value) in _KINDS else torch.as_tensor(value, dtype=dtype)
     return filled.expand(shape if isinstance(shape, (tuple, list)) else (shape,)).clone(
         memory_format=torch.contiguous_format)
 
 
 _KINDS: Final = {bool: torch.bool, int: torch.int64, float: torch.float64,
-                 complex: torch.complex128}
+                 complex: torch.complex128, torch.SymInt: torch.int64,
+                 torch.SymFloat: torch.float64}
 
 
 def _diag(array: torch.Tensor, k: int = 0) -> torch.Tensor:

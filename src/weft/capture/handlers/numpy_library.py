@@ -23,6 +23,7 @@ from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue
 from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS, wrap_builtin
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import RULES, rule
@@ -140,7 +141,8 @@ _SCALARS: Final = {kind for kind in vars(numpy).values() if isinstance(kind, typ
 def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`numpy.float32(x)`."""
     found = of_numbers(tx, cls, args, kwargs) or evaluated(tx, cls, args, kwargs)
-    if found is None and _has_arrays(args) and len(args) == 1 and not kwargs:
+    if found is None and len(args) == 1 and not kwargs and (
+            _has_arrays(args) or isinstance(args[0], SymbolicNumberValue)):
         made = call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
         assert isinstance(made, ArrayValue)
         return ArrayValue(made.shared(tx), scalar=made.example.dim() == 0)

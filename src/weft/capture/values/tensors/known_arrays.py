@@ -171,7 +171,8 @@ def _may_be_known(tx: Interpreter, value: SymbolicValue) -> bool:
         return False
     if isinstance(value, (ListValue, TupleValue)):
         return all(_may_be_known(tx, item) for item in value.items)
-    unknown = isinstance(value, SymbolicNumberValue) and value.in_this_call() is MISSING
+    unknown = isinstance(value, SymbolicNumberValue) and (
+        value.python_type() is float or value.in_this_call() is MISSING)
     return not unknown and not isinstance(value, TensorValue)
 
 
