@@ -21,10 +21,13 @@ def error_outcomes(op: Any, runner: Runner) -> Iterator[Outcome]:
         return
     for made in op.error_inputs("cpu"):
         sample = made.sample_input
-        yield _compare(op.op, (sample.input, *sample.args), sample.kwargs, runner)
+        yield compare_errors(op.op, (sample.input, *sample.args), sample.kwargs, runner)
 
 
-def _compare(function: Callable[..., Any], args: Any, kwargs: Any, runner: Runner) -> Outcome:
+def compare_errors(
+    function: Callable[..., Any], args: Any, kwargs: Any, runner: Runner
+) -> Outcome:
+    """Whether a wrong call raises the same type of exception."""
     call, inputs = flat_call(function, args, kwargs)
     wanted = _error_of(call, copies(inputs))
     if wanted is None:

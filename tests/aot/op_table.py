@@ -7,6 +7,7 @@
     python tests/aot/op_table.py --through compile                # weft.compile, with capture
     python tests/aot/op_table.py --through dynamic                # ... with symbolic sizes
     python tests/aot/op_table.py --errors                         # calls that eager refuses
+    python tests/aot/op_table.py --forms --through compile        # methods, in place, out=
     python tests/aot/op_table.py --device cuda --dtypes float32,bfloat16 --jobs 15
     python tests/aot/op_table.py --peer --every 6                 # torch.compile's table beside
     python tests/aot/op_table.py --jobs 15 --out rows.jsonl       # goes on where it was stopped
@@ -31,7 +32,7 @@ from typing import Any, NamedTuple
 
 import torch
 from comparing import RUNNERS, Outcome, Runner, compare, copies, flat_call, kind_of
-from error_inputs import error_outcomes
+from error_inputs import compare_errors, error_outcomes
 from module_table import module_outcomes
 from torch.utils._pytree import tree_map_only
 from variants import VARIANTS, changed
@@ -62,6 +63,37 @@ def outcomes(
             if name and found.startswith("eager fails"):
                 continue  # the layout does not suit the operator
             yield f"{found} [{name}]" if name and found != "equal" else found
+
+
+def form_outcomes(
+    op: Any, dtype: torch.dtype, runner: Runner, samples: int, device: str = "cpu"
+) -> Iterator[Outcome]:
+    """The outcomes of an operator's other forms; what eager refuses must be refused."""
+    for sample in islice(_samples(op, dtype, device), samples):
+        for name, form in forms(op).items():
+            found = compare(form, (sample.input, *sample.args), sample.kwargs, runner,
+                            random=op.name in UNINITIALISED)
+            if found.startswith("eager fails"):
+                found = compare_errors(form, (sample.input, *sample.args), sample.kwargs, runner)
+            yield f"{found} [{name}]" if found != "equal" else found
+
+
+def forms(op: Any) -> dict[str, Callable[..., Any]]:
+    """An operator as a method, in place and with `out=`."""
+    made: dict[str, Callable[..., Any]] = {}
+    if op.method_variant is not None:
+        made["method"] = op.method_variant
+    if op.inplace_variant is not None:
+        made["in place"] = lambda x, *args, **kwargs: op.inplace_variant(x.clone(), *args, **kwargs)
+    if op.supports_out:
+        made["out"] = lambda *args, **kwargs: _with_out(op.op, args, kwargs)
+    return made
+
+
+def _with_out(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    with torch.no_grad():
+        out = tree_map_only(torch.Tensor, torch.empty_like, function(*args, **kwargs))
+        return function(*args, **kwargs, out=out)
 
 
 def _refused_by_cpu(
@@ -149,6 +181,8 @@ def run(task: Task, options: argparse.Namespace) -> Found:
     with weft.config.patch(strict=True):
         if options.errors:
             found = list(error_outcomes(entry, runner))
+        elif options.forms:
+            found = list(form_outcomes(entry, dtype, runner, options.samples, options.device))
         elif options.modules:
             found = list(module_outcomes(entry, dtype, runner, options.samples, options.device))
         else:
@@ -221,6 +255,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="where the inputs lie")
     parser.add_argument("--variants", default="", help="layouts of the inputs, or 'all'")
     parser.add_argument("--errors", action="store_true", help="calls that eager refuses")
+    parser.add_argument("--forms", action="store_true", help="methods, in place, with out=")
     parser.add_argument("--only", default="", help="comma-separated names")
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--every", type=int, default=1, help="take each N-th entry")
