@@ -107,3 +107,22 @@ def test_views_of_complex_results_and_new_zeros_are_no_library_calls() -> None:
 
     called = {name.split(".")[1] for name in check(padded, torch.randn(4, 16)).extern_ops}
     assert called == {"_fft_r2c", "view_as_real", "view_as_complex", "_fft_c2r", "_fft_c2c"}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_quotients_of_zeros_and_infinities(dynamic: bool) -> None:
+    """They were NaN: both were divided by the divisor's larger part, though that was 0 or infinite.
+    """
+    parts = torch.tensor([0.0, -0.0, 1.0, -2.0, torch.inf, -torch.inf, torch.nan, 1e30, 1e-30])
+    numbers = torch.cartesian_prod(parts, parts)
+    z = torch.complex(*numbers.unbind(1))
+    for program in (
+        lambda z: z[:, None] / z, torch.reciprocal, lambda z: z / 0, lambda z: z / 0j,
+        lambda z: z / z.real, lambda z: z.real / z, lambda z: 2 / z, lambda z: z / torch.inf,
+        lambda z: z / 3, lambda z: z / (3 + 1j), lambda z: (1 + 2j) / z.imag,
+    ):
+        found, wanted = weft.compile(program, dynamic=dynamic)(z), program(z)
+        ordinary = torch.view_as_real(wanted).abs().amax(-1) < 1e29  # else eager's lanes differ
+        for f, w in ((found.real, wanted.real), (found.imag, wanted.imag)):
+            odd = ~w.isfinite() | ordinary
+            torch.testing.assert_close(f[odd], w[odd], equal_nan=True, rtol=1e-5, atol=1e-30)

@@ -170,21 +170,61 @@ def _mul(cx: Context, a: Any, b: Any) -> Parts:
 
 @rule(aten.div.Tensor, aten.div.Scalar)
 def _div(cx: Context, a: Any, b: Any) -> Parts:
-    """Both operands are scaled by the divisor's larger part, so that its square cannot overflow."""
+    """R. L. Smith's way (Algorithm 116, CACM 5, 1962), in which no square can overflow: as eager
+    for zeros and infinities, too."""
     a, b = cx.parts(a), cx.parts(b)
-    number, rest = b.real.value, b.imag.value
-    if not isinstance(number, Node):
-        if rest == 0 and number != 0:
-            return Parts(a.real / number, a.imag / number)
-        divisor = complex(number, rest)
-        b = cx.tensors(Parts(a.real.call(aten.full_like.default, divisor.real),
-                             a.real.call(aten.full_like.default, divisor.imag)))
-    if not isinstance(b.imag.value, Node):
+    if _is_ordinary(b):
+        return _divided_by_number(a, b.real.value, b.imag.value)
+    if _is_symbolic(b.real.value):
         return Parts(a.real / b.real, a.imag / b.real)
-    scale = b.real.call(aten.abs.default).call(aten.maximum.default, b.imag.call(aten.abs.default))
-    c, d = b.real / scale, b.imag / scale
-    norm = (c * c + d * d) * scale
-    return Parts((a.real * c + a.imag * d) / norm, (a.imag * c - a.real * d) / norm)
+    like = next(part for part in (*b, *a) if isinstance(part.value, Node))
+    x, y, c, d = (_tensor(part, like) for part in (*a, *b))
+    size = c.call(aten.abs.default)
+    wide = size.call(aten.ge.Tensor, d.call(aten.abs.default))
+    large, small = _chosen(wide, c, d), _chosen(wide, d, c)
+    ratio = small / large
+    scale = (large + small * ratio).call(aten.reciprocal.default)
+    real = (_chosen(wide, x, y) + _chosen(wide, y, x) * ratio) * scale
+    imag = _chosen(wide, y - x * ratio, y * ratio - x) * scale
+    zero = _chosen(wide, size, d).call(aten.eq.Scalar, 0)
+    return Parts(_chosen(zero, x / size, real), _chosen(zero, y / size, imag))
+
+
+def _is_ordinary(b: Parts) -> bool:
+    """Whether a divisor is a number neither near zero nor infinite."""
+    number, rest = b.real.value, b.imag.value
+    if not isinstance(number, int | float) or not isinstance(rest, int | float):
+        return False
+    return 1e-30 < max(abs(number), abs(rest)) < 1e30
+
+
+def _is_symbolic(value: Any) -> bool:
+    """Whether a real operand is a number that follows from sizes."""
+    if isinstance(value, Node):
+        return not isinstance(value.meta["val"], torch.Tensor)
+    return not isinstance(value, int | float)
+
+
+def _divided_by_number(a: Parts, c: float, d: float) -> Parts:
+    """As `_div` does it; a product with 0 makes infinities NaN, as in eager."""
+    if abs(c) >= abs(d):
+        ratio = d / c
+        scale = 1 / (c + d * ratio)
+        return Parts((a.real + a.imag * ratio) * scale, (a.imag - a.real * ratio) * scale)
+    ratio = c / d
+    scale = 1 / (c * ratio + d)
+    return Parts((a.real * ratio + a.imag) * scale, (a.imag * ratio - a.real) * scale)
+
+
+def _tensor(part: Real, like: Real) -> Real:
+    """A number as a tensor."""
+    if isinstance(part.value, Node):
+        return part
+    return like.call(aten.full_like.default, part.value)
+
+
+def _chosen(condition: Real, yes: Real, no: Real) -> Real:
+    return condition.call(aten.where.self, yes, no)
 
 
 @rule(aten.reciprocal.default)
