@@ -69,6 +69,8 @@ def form_outcomes(
     op: Any, dtype: torch.dtype, runner: Runner, samples: int, device: str = "cpu"
 ) -> Iterator[Outcome]:
     """The outcomes of an operator's other forms; what eager refuses must be refused."""
+    if dtype not in op.supported_dtypes(device):
+        return
     for sample in islice(_samples(op, dtype, device), samples):
         for name, form in forms(op).items():
             found = compare(form, (sample.input, *sample.args), sample.kwargs, runner,
