@@ -159,3 +159,20 @@ def test_exponentials_below_the_normal_numbers(simd: str, dtype: torch.dtype) ->
         torch.testing.assert_close(a, b, rtol=4 * torch.finfo(dtype).eps, atol=0.0 if a.dim() == 0
                                    else 2 * torch.finfo(dtype).smallest_normal
                                    * torch.finfo(dtype).eps, equal_nan=True)
+
+
+@pytest.mark.parametrize("simd", ["auto", "portable"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_erfc_is_exact_to_five_ulp_down_to_the_least_number(
+    dtype: torch.dtype, simd: str
+) -> None:
+    """Its tail is a small number, not one less a number near one."""
+    end = 10.1 if dtype == torch.float32 else 26.7
+    x = torch.cat([torch.linspace(-7, end, 4000, dtype=dtype), torch.tensor(SPECIAL, dtype=dtype)])
+    with weft.config.patch(simd=simd):
+        weft.reset()
+        found = weft.compile(torch.special.erfc)(x)
+    true = torch.special.erfc(x.double())  # itself exact to one
+    step = torch.nextafter(true.to(dtype), torch.tensor(math.inf, dtype=dtype)) - true.to(dtype)
+    off = (found.double() - true).abs() <= 5 * step.double()
+    assert (off | (found.isnan() & true.isnan())).all()

@@ -74,9 +74,9 @@ KEEP_COST: Final = 6
 HEAVY: Final = {
     **dict.fromkeys(
         ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh", "erf",
-         "normal_cdf", "sin", "cos", "tan", "asin", "acos", "atan"), 8),
+         "erfc", "normal_cdf", "sin", "cos", "tan", "asin", "acos", "atan"), 8),
     **dict.fromkeys(
-        ("sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "pow",
+        ("sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "pow",
          "atan2", "hypot", "nextafter", "floordiv", "mod", "fmod", "philox", "philox_normal"), 40),
     **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 3),
 }

@@ -21,11 +21,11 @@ FUNCTION: Final = {"xor": "xor_"}
 
 _MATH: Final = (
     "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
-    "asin", "acos", "atan", "tanh", "erf", "normal_cdf", "sigmoid", "floor", "ceil", "trunc",
-    "round", "copysign",
+    "asin", "acos", "atan", "tanh", "erf", "erfc", "normal_cdf", "sigmoid", "floor", "ceil",
+    "trunc", "round", "copysign",
 )
 _LIBRARY: Final = (
-    "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2", "hypot", "nextafter",
+    "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "atan2", "hypot", "nextafter",
 )
 _INTEGER: Final = (
     "divisor", "floordiv", "truncdiv", "mod", "fmod", "pow", "sign", "signbit", "isinf", "shl",

@@ -53,7 +53,7 @@ template <class T, int L> constexpr bool in_sleef = false;
   WEFT_LIBRARY2(NAME, ULP)       \
   WEFT_TV INLINE Vec<T, L, P> NAME(Vec<T, L, P> a, Vec<T, L, P> b) { return library_##NAME(a, b); }
 WEFT_OF_BOTH1(sinh, _u10) WEFT_OF_BOTH1(cosh, _u10) WEFT_OF_BOTH1(asinh, _u10) WEFT_OF_BOTH1(acosh, _u10) WEFT_OF_BOTH1(atanh, _u10)
-WEFT_OF_BOTH1(erfc, _u15) WEFT_OF_BOTH1(lgamma, _u10) WEFT_OF_BOTH2(atan2, _u10) WEFT_OF_BOTH2(hypot, _u05)
+WEFT_OF_BOTH1(lgamma, _u10) WEFT_OF_BOTH2(atan2, _u10) WEFT_OF_BOTH2(hypot, _u05)
 WEFT_OF_BOTH2(nextafter, )
 
 // Powers and remainders of floating-point numbers; integers have their own (integer.h).
