@@ -370,10 +370,20 @@ WEFT_FV INLINE F64<L, P> scaled_erfc(F64<L, P> t) {
               -6.047180034444154e-07, -1.3113322169787245e-07, 9.165163529845378e-08, 3.287068163369429e-08,
               -8.434001655651974e-09, -4.182582514492672e-09);
 }
+// a * a - square, exactly: what rounding a * a to `square` lost.
+WEFT_TV INLINE Vec<T, L, P> lost_by_square(Vec<T, L, P> a, Vec<T, L, P> square) {
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
+  return fma(a, a, neg(square));
+#else  // fma rounds twice: the halves of a's digits have exact products
+  typedef IntLike<T> I;
+  auto high = as_float<T>(as_int(a) & ((I)-1 << (DIGITS<T> + 3) / 2)), low = a - high;
+  return fma(high * T(2), low, high * high - square) + low * low;
+#endif
+}
 WEFT_TV INLINE Vec<T, L, P> erfc(Vec<T, L, P> x) {
   constexpr T k = type_of<T>(2.0f, 3.0);
   auto a = at_most(abs(x), type_of<T>(11.0f, 28.0));  // beyond it is 0
-  auto square = a * a, lost = fma(a, a, neg(square));  // what rounding the square lost
+  auto square = a * a, lost = lost_by_square(a, square);
   auto up = a + k, scale = fma(a, T(2), all(x, 1)), both = reciprocal(up * scale);  // one division
   auto y = exp(neg(square)) * (scaled_erfc((a - k) * scale * both) * (up * both));
   y = fma(neg(lost), y, y);
