@@ -103,7 +103,7 @@ def test_a_kernel_is_tried_once_for_the_same_types() -> None:
         return torch.sin(x * n + x * 3.5)
 
     f(torch.ones(3), 2.0)
-    n_tried = len(_known)
     f(torch.ones(5), 2.5)
     f(torch.ones(5, 6), 4.5)
-    assert len(_known) == n_tried
+    operators = [key[0] for key in _known]  # those whose results no earlier test has left behind
+    assert len(set(operators)) == len(operators) > 0

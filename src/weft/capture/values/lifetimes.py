@@ -146,12 +146,16 @@ def check_kept(obj: Any) -> None:
 
 
 def check_left(frame: Frame) -> None:
-    """Break the graph before an exception leaves an inlined frame whose variables hold an object
-    that is referred to weakly: Python's traceback keeps them alive, that of a replacement does
-    not."""
-    if frame.caller is not None and any(
-            held.source is None and getattr(held, "weakly_held", False)
-            for held in frame.locals.values()):
+    """Break the graph before an exception leaves an inlined frame whose variables alone hold an
+    object that is referred to weakly: Python's traceback keeps them alive, that of a replacement
+    does not."""
+    if frame.caller is None:
+        return
+    caller = frame.caller
+    held_by_caller = {id(value) for value in caller.locals.values()}
+    held_by_caller |= {id(cell.contents) for cell in caller.cells.values()}
+    if any(held.source is None and getattr(held, "weakly_held", False)
+           and id(held) not in held_by_caller for held in frame.locals.values()):
         raise graph_break("watched-object", "an exception leaves what is referred to weakly")
 
 
