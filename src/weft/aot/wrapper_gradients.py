@@ -64,9 +64,15 @@ class Plan:
         """Tensors without memory that stand for the gradient's leaves, on the values' device."""
         if self.gradient is None:
             return []
-        of, known = leaves(self.gradient), leaves(self.like)
-        return [values[0].new_empty((), dtype=of[i].dtype).expand(_sizes(of[i], known, values))
-                for i in self.carried]
+        known, like = leaves(self.like), values[0]
+        return [like.new_empty((), dtype=of.dtype).expand(_sizes(of, known, values))
+                for of in self._carriers]
+
+    @cached_property
+    def _carriers(self) -> list[torch.Tensor]:
+        """The leaves of the gradient that carry it."""
+        of = leaves(self.gradient)
+        return [of[i] for i in self.carried]
 
     def kept(self, values: Pieces) -> Pieces:
         """The leaves of the tensor that are leaves of its gradient, too."""

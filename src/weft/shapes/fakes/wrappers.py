@@ -18,7 +18,7 @@ from weft.shapes.symnode import SymNode
 
 def is_wrapper(cls: type) -> bool:
     """Whether tensors of the class are made of others and can be split into them."""
-    return (
+    return cls is not torch.Tensor and (
         issubclass(cls, torch.Tensor)
         and cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
         and hasattr(cls, "__tensor_flatten__")
