@@ -95,5 +95,7 @@ def test_continuations_at_the_end_of_a_loop_were_named_after_no_line() -> None:
         return x
 
     breaks = weft.explain(f)(torch.ones(3), [5, 4, 1]).graph_breaks
-    line = f.__code__.co_firstlineno + 3
-    assert breaks[1].stack[-1].function.endswith(f"f.<resumed at line {line}>")
+    first = f.__code__.co_firstlineno
+    lines = (first + 2, first + 3)  # the jump belongs to the test from CPython 3.12 on
+    assert breaks[1].stack[-1].function.endswith(
+        tuple(f"f.<resumed at line {line}>" for line in lines))
