@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
+import weft
 from weft.aot import graph as aten_graph
 from weft.aot.tracing.trace import trace
 from weft.diagnostics.graph_text import graph_text
@@ -121,3 +122,11 @@ def test_all_passes_keep_the_meaning(function: Callable) -> None:
         if function is not equal_nodes or f is not found[-1]:  # uninitialised memory
             torch.testing.assert_close(f, w, equal_nan=True, rtol=0, atol=0)
             assert torch.equal(torch.signbit(f), torch.signbit(w))
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_an_empty_piece_of_a_wider_type_lost_its_type(rows: int) -> None:
+    numbers, empty = torch.ones(rows, 4, dtype=torch.int8), torch.empty(0, 4)
+    weft.reset()
+    found = weft.compile(lambda a, b: torch.cat([a, b]), backend="aot_eager")(numbers, empty)
+    torch.testing.assert_close(found, torch.cat([numbers, empty]))

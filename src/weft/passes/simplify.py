@@ -112,17 +112,15 @@ def _unchanged(node: Node) -> Node | None:
 
 @_rule(aten.cat.default)
 def _concatenation(node: Node) -> Node | None:
-    """Pieces without elements are left out (`torch.block_diag` makes some)."""
+    """Pieces without elements are left out (`torch.block_diag` makes some), as long as the others
+    have the result's type."""
     pieces: Any = node.args[0]
-    filled = [p for p in pieces if not _is_empty(p.meta["val"], node.meta["val"])]
-    if filled and len(filled) < len(pieces):
+    filled = [p for p in pieces if not any(type(n) is int and n == 0 for n in p.meta["val"].shape)]
+    if all(p.meta["val"].dtype != node.meta["val"].dtype for p in filled):
+        return None
+    if len(filled) < len(pieces):
         node.args = (filled, *node.args[1:])
     return filled[0] if len(filled) == 1 else None
-
-
-def _is_empty(piece: FakeTensor, result: FakeTensor) -> bool:
-    """Whether a piece has no elements, and nothing to say about the result's type."""
-    return piece.dtype == result.dtype and any(type(n) is int and n == 0 for n in piece.shape)
 
 
 @_rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
