@@ -30,6 +30,7 @@ from weft.aot.wrappers import (
     gradient_plans,
     has_symbolic_wrappers,
     has_wrappers,
+    input_parts,
     unwrapped_graph,
     unwrapped_inputs,
     wrap_outputs,
@@ -69,7 +70,7 @@ def _compile_on_parts(
         plans = gradient_plans(gm, example_inputs)
     except Unsupported as reason:
         return _uncompiled(gm, str(reason))
-    parts = unwrapped_inputs(example_inputs, plans)
+    parts = unwrapped_inputs(example_inputs, input_parts(gm, plans))
     inner = compile_aot(unwrapped_graph(gm, plans), parts, compiler, lowered=lowered)
     return wrap_outputs(inner, gm, plans)
 

@@ -24,7 +24,8 @@ from typing import Any, final
 
 import torch
 
-from weft.aot.views import Unsupported, stride_order
+from weft.aot.training.tangents import TangentLayout
+from weft.aot.views import Unsupported
 from weft.shapes.fakes.wrappers import is_wrapper, leaves, parts, rebuilt
 from weft.shapes.symnode import certainly_equal
 
@@ -128,9 +129,7 @@ def in_form(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if same_form(value, like):
         return value
     if _fit(value.shape, like.shape) and not _fit(value.stride(), like.stride()):
-        order = stride_order(like.stride())
-        back = [order.index(d) for d in range(len(order))]
-        value = value.permute(order).contiguous().permute(back)
+        value = TangentLayout.of(like).fit(value)
     coerce = getattr(value, "__coerce_same_metadata_as_tangent__", None)
     if coerce is not None and type(value) is type(like) and not same_form(value, like):
         value = coerce(parts(like)[1])

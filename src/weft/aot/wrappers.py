@@ -29,6 +29,7 @@ from weft.shapes.fakes.wrappers import is_wrapper, leaves, parts, rebuilt
 Call = Callable[..., Any]
 Plans = Mapping[int, Plan]
 """Of those inputs, by index, that are wrappers whose gradients the graph gives."""
+Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
 
 @final
@@ -52,7 +53,7 @@ class Joined:
 
 @final
 class Divided:
-    """The leaves of a result that has a gradient."""
+    """Gives the leaves of a wrapper that has a gradient (and what carries that)."""
 
     __name__ = "divided"
 
@@ -73,7 +74,7 @@ def _plain_plan(value: torch.Tensor) -> Plan:
 
 def _values(gm: GraphModule) -> tuple[list[Any], list[Any]]:
     """The example values of the graph's inputs and outputs."""
-    inputs = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
+    inputs = [n.meta.get("example_value") for n in _graph_inputs(gm)]
     return inputs, [n.meta.get("example_value") if isinstance(n, Node) else n
                     for n in _results(gm)]
 
@@ -109,21 +110,27 @@ def gradient_plans(gm: GraphModule, examples: Sequence[Any]) -> Plans:
         raise Unsupported("wrapped tensors whose class does not bring tangents into their form")
     if not wrapped:
         return {}
-    graph, env = _on_parts(gm, {})
-    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    results = [env.get(r, r) for r in _results(gm)]
-    graph.output((results, [env[placeholders[i]] for i in wrapped]))
-    tracer = Tracer(_module(gm, graph), unwrapped_inputs(examples, {}))
-    tracer.add_inputs()
-    tracer.add_state()
-    tracer.run()
+    tracer = _traced(gm, examples, wrapped)
     results, wrappers = tracer.result
-    if any(p is not None and tracer.tensors.alias(p).base.version for p in tracer.primals):
-        raise Unsupported("a graph of wrapped tensors with gradients writes its inputs")
     gradients = _gradients(tracer, tree_flatten(results)[0], wrappers)
     return {i: Plan(wrapper.detach(), gradient, _sources(tracer, wrapper, gradient))
             for i, wrapper, gradient in zip(wrapped, wrappers, gradients, strict=True)
             if gradient is not None}
+
+
+def _traced(gm: GraphModule, examples: Sequence[Any], wrapped: Sequence[int]) -> Tracer:
+    """A run of the forward on fakes, whose result is the graph's and these wrappers among its
+    inputs, as leaves."""
+    graph, env = _on_parts(gm, {})
+    inputs = _graph_inputs(gm)
+    graph.output(([env.get(r, r) for r in _results(gm)], [env[inputs[i]] for i in wrapped]))
+    tracer = Tracer(_module(gm, graph), unwrapped_inputs(examples, input_parts(gm, {})))
+    tracer.add_inputs()
+    tracer.add_state()
+    tracer.run()
+    if any(p is not None and tracer.tensors.alias(p).base.version for p in tracer.primals):
+        raise Unsupported("a graph of wrapped tensors with gradients writes its inputs")
+    return tracer
 
 
 def _takes_tangents(result: torch.Tensor) -> bool:
@@ -190,6 +197,11 @@ def _module(gm: GraphModule, graph: Graph) -> GraphModule:
     return made
 
 
+def _graph_inputs(gm: GraphModule) -> list[Node]:
+    """The graph's placeholders."""
+    return [node for node in gm.graph.nodes if node.op == "placeholder"]
+
+
 def _results(gm: GraphModule) -> Sequence[Any]:
     """What the graph returns, nodes or constants."""
     results: Any = gm.graph.output_node().args[0]
@@ -199,14 +211,14 @@ def _results(gm: GraphModule) -> Sequence[Any]:
 def _on_parts(gm: GraphModule, plans: Plans) -> tuple[Graph, dict[Node, Node]]:
     """The graph on parts, without its results, and its nodes for those of `gm`."""
     graph, env = Graph(), dict[Node, Node]()
-    numbers = iter(range(len(gm.graph.nodes)))
+    planned = {node: plans.get(i) for i, node in enumerate(_graph_inputs(gm))}
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")
-        index = next(numbers) if node.op == "placeholder" else -1
-        if node.op == "placeholder" and _is_wrapped(value):
-            pieces = _inputs(graph, node.name, leaves(value), plans.get(index))
-            role = "result" if index in plans else "leaf" if value.requires_grad else "constant"
-            made = Joined(plans.get(index) or _plain_plan(value), role)
+        if node in planned and _is_wrapped(value):
+            plan = planned[node]
+            pieces = _inputs(graph, node.name, leaves(value), plan)
+            role = "result" if plan else "leaf" if value.requires_grad else "constant"
+            made = Joined(plan or _plain_plan(value), role)
             env[node] = graph.call_function(made, tuple(pieces))
             env[node].meta = dict(node.meta)
         elif node.op != "output":
@@ -257,17 +269,16 @@ def _parts_of(graph: Graph, node: Node, value: Any) -> Iterator[Node]:
 # -- at run time -----------------------------------------------------------------------------------
 
 
-def unwrapped_inputs(inputs: Sequence[Any], plans: Plans) -> list[Any]:
+def input_parts(gm: GraphModule, plans: Plans) -> list[Parts | None]:
+    """For each input: what gives its parts and what carries its gradient; None: it is plain."""
+    return [None if not _is_wrapped(value) else Divided(plans[i]) if i in plans else leaves
+            for i, value in enumerate(_values(gm)[0])]
+
+
+def unwrapped_inputs(inputs: Sequence[Any], parts_of: Sequence[Parts | None]) -> list[Any]:
     """The inputs with wrappers replaced by their parts, and what carries their gradients."""
-    found: list[Any] = []
-    for i, value in enumerate(inputs):
-        if not _is_wrapped(value):
-            found.append(value)
-        elif i in plans:
-            found += Unwrapped.apply(plans[i], value)  # type: ignore[no-untyped-call]
-        else:
-            found += leaves(value)
-    return found
+    return [piece for value, divide in zip(inputs, parts_of, strict=True)
+            for piece in ((value,) if divide is None else divide(value))]
 
 
 def wrap_outputs(call: Call, gm: GraphModule, plans: Plans) -> Call:
@@ -276,9 +287,10 @@ def wrap_outputs(call: Call, gm: GraphModule, plans: Plans) -> Call:
              if _is_wrapped(value) else None for value in _values(gm)[1]]
     counts = [1 if join is None else len(leaves(join.plan.like)) for join in joins]
     boxed = getattr(call, "boxed", False)
+    parts_of = input_parts(gm, plans)
 
     def on_wrappers(*inputs: Any) -> list[Any]:
-        pieces = unwrapped_inputs(inputs, plans)
+        pieces = unwrapped_inputs(inputs, parts_of)
         results = iter(call(pieces) if boxed else call(*pieces))
         taken = [[next(results) for _ in range(count)] for count in counts]
         return [own[0] if join is None else join(*own)
