@@ -47,9 +47,14 @@ def wrap(
 
 def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     """Write values to inputs; a compiler may have written some in place and returned the inputs."""
-    apart = [(t, v) for t, v in zip(targets, values, strict=True) if not _is_in(t, v)]
-    if len(apart) < len(targets):
-        increment_version([t for t, v in zip(targets, values, strict=True) if _is_in(t, v)])
+    apart, written = [], []
+    for target, value in zip(targets, values, strict=True):
+        if _is_in(target, value):
+            written.append(target)
+        else:
+            apart.append((target, value))
+    if written:
+        increment_version(written)
     if apart:
         with torch.no_grad():
             foreach_copy_([t for t, _ in apart], [v for _, v in apart])
