@@ -247,7 +247,7 @@ class Interpreter:
         error.linked, error.again = True, False
         row = frame.program.handler_of(frame.current.index)
         if row is None:
-            check_left(frame)
+            check_left(self, frame)
             raise error
         del frame.stack[row.depth:]
         if row.lasti:  # the handler may raise again, as if from the instruction that failed

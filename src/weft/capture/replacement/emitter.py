@@ -77,8 +77,8 @@ class Emitter:
         self.on_error: Callable[[Exception], None] | None = None
         """Set if the frame runs eagerly when the graph raises; called if the eager run then does
         not raise."""
-        self.takes_locks = False
-        """Whether the graph runs under locks of the program."""
+        self.locks: list[str] = []
+        """Expressions of the program's locks under which the graph runs."""
 
     # -- expressions ------------------------------------------------------------------------------
 
@@ -220,11 +220,10 @@ class Emitter:
         emitted lines."""
         early = [] if graph is None or self._may_run_eagerly() else (
             self.tx.effects.early_lines(self))
-        locks = taken_locks(self)
-        self.takes_locks = bool(locks)
+        self.locks = taken_locks(self)
         body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
-        if locks:
-            body.insert(0, f"{self.constant(take)}(({', '.join(locks)},))")
+        if self.locks:
+            body.insert(0, f"{self.constant(take)}(({', '.join(self.locks)},))")
         if self.goes_on:
             body = release_variables(drop_dead_names(body), self._variable_slots())
         text = "\n".join([
@@ -242,7 +241,7 @@ class Emitter:
     @property
     def may_rerun(self) -> bool:
         """Whether the replacement may give up before it has changed anything."""
-        return self.on_error is not None or self.takes_locks
+        return self.on_error is not None or bool(self.locks)
 
     def _function(self, graph: Callable[..., Any] | None, text: str, user: types.CodeType
                   ) -> Callable[[list[Any]], Any]:
@@ -294,9 +293,8 @@ class Emitter:
     def _guarded_call(self, call: str) -> list[str]:
         """The call of the graph, in the `try` blocks that handle its errors."""
         lines = [call]
-        locks = taken_locks(self)
-        if locks:
-            release = f"{self.constant(let_go)}(({', '.join(locks)},))"
+        if self.locks:
+            release = f"{self.constant(let_go)}(({', '.join(self.locks)},))"
             lines = _guarded(lines, "BaseException", [release, "raise"])
         if any(map(_changes_modes, self.tx.builder.graph.nodes)):
             restore = self.constant(self.tx.state.restore)

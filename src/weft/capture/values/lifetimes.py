@@ -145,17 +145,15 @@ def check_kept(obj: Any) -> None:
 # -- objects made while capturing -----------------------------------------------------------------
 
 
-def check_left(frame: Frame) -> None:
+def check_left(tx: Interpreter, frame: Frame) -> None:
     """Break the graph before an exception leaves an inlined frame whose variables alone hold an
     object that is referred to weakly: Python's traceback keeps them alive, that of a replacement
     does not."""
     if frame.caller is None:
         return
-    caller = frame.caller
-    held_by_caller = {id(value) for value in caller.locals.values()}
-    held_by_caller |= {id(cell.contents) for cell in caller.cells.values()}
-    if any(held.source is None and getattr(held, "weakly_held", False)
-           and id(held) not in held_by_caller for held in frame.locals.values()):
+    weak = [held for held in frame.locals.values()
+            if held.source is None and getattr(held, "weakly_held", False)]
+    if not all(_is_held_from(tx, frame.caller, held) for held in weak):
         raise graph_break("watched-object", "an exception leaves what is referred to weakly")
 
 
@@ -208,7 +206,12 @@ class Lifetimes:
 def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether a variable, an outside object, or something reachable from them refers to the
     value."""
-    return _reaches(tx, [*_frames(tx.frame), *tx.effects.touched()], value)
+    return _is_held_from(tx, tx.frame, value)
+
+
+def _is_held_from(tx: Interpreter, frame: Frame | None, value: SymbolicValue) -> bool:
+    """As `is_held`, by the variables of a frame and its callers."""
+    return _reaches(tx, [*_frames(frame), *tx.effects.touched()], value)
 
 
 def holds_itself(tx: Interpreter, value: SymbolicValue) -> bool:

@@ -96,8 +96,7 @@ class FakeContext:
     """
 
     def __init__(self, mode: MemoFakeMode | None = None) -> None:
-        self.mode = mode or MemoFakeMode()
-        self.mode.raises_refusals = mode is None
+        self.mode = MemoFakeMode(raises_refusals=True) if mode is None else mode
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # real StorageImpl -> flat meta tensor
 

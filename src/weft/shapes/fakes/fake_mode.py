@@ -80,7 +80,7 @@ class MemoFakeMode(FakeTensorMode):
         """torch: False, because otherwise the first operator would load torch._dynamo."""
         return False
 
-    def __init__(self) -> None:
+    def __init__(self, raises_refusals: bool = False) -> None:
         if _KNOWN_TORCH:
             initialise(self)
         else:
@@ -89,7 +89,7 @@ class MemoFakeMode(FakeTensorMode):
         self.symbols: ShapeContext | None = None
         """Makes symbols for what depends on data; None: such operators raise."""
         self._memo = ResultMemo()
-        self.raises_refusals = False
+        self.raises_refusals = raises_refusals
         """Whether what the CPU's kernels refuse raises; not where weft rewrites operators."""
         self._refuses_sizes = False
 
