@@ -379,3 +379,24 @@ def test_an_iterator_keeps_its_type_over_a_break(items: Any, taken: int) -> None
         return x + 1, type(iterator).__name__, list(iterator)
 
     check(f, (X, items), breaks=None)
+
+
+def test_an_assignment_to_a_slice_of_step_zero_failed_inside() -> None:
+    """What the list would lose was looked up before Python's check of the slice."""
+    def f(x: torch.Tensor, outside: list[int]) -> Any:
+        raised = []
+        for items in (outside, [1, 2, 3]):
+            try:
+                items[slice(0, 3, 0)] = [4]
+            except ValueError as error:
+                raised.append(str(error))
+            try:
+                del items[::0]
+            except ValueError as error:
+                raised.append(str(error))
+        return x + len(raised), raised
+
+    weft.reset()
+    found = weft.compile(f, backend="eager")(torch.ones(2), [1, 2])
+    assert str(found) == str(f(torch.ones(2), [1, 2]))
+    assert weft.stats()["graph_breaks"] == 0

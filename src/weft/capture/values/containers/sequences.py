@@ -318,12 +318,14 @@ class ListValue(GrowingValue):
         if self.source is not None:
             tx.effects.touch(self)
 
-    def _check_kept(self, items: list[SymbolicValue]) -> None:
+    def _check_kept(self, tx: Interpreter, where: int | slice = slice(None)) -> None:
         """Break the graph before the outside list loses an object that is watched."""
-        if self.source is not None:
-            for item in items:
-                if item.source is not None:
-                    check_kept(outside_object(item))
+        if self.source is None:
+            return
+        lost = evaluate(tx, lambda: self.items[where])  # a slice's step may be 0
+        for item in lost if isinstance(where, slice) else [lost]:
+            if item.source is not None:
+                check_kept(outside_object(item))
 
     def replay(self, emit: Emitter) -> None:
         target, kind = emit.value(self), emit.constant(list)  # not an override
@@ -354,18 +356,18 @@ class ListValue(GrowingValue):
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         if isinstance(key, SliceValue):
             at, items = key.constant_slice(tx), tx.to_list(value)
-            self._check_kept(self.items[at])
+            self._check_kept(tx, at)
             evaluate(tx, lambda: self.items.__setitem__(at, items))
         else:
             where = self.index_of(tx, key, "list assignment index")
-            self._check_kept([self.items[where]])
+            self._check_kept(tx, where)
             self.items[where] = value
         self.changed(tx)
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         where = (key.constant_slice(tx) if isinstance(key, SliceValue)
                  else self.index_of(tx, key, "list assignment index"))
-        self._check_kept(self.items[where] if isinstance(where, slice) else [self.items[where]])
+        self._check_kept(tx, where)
         evaluate(tx, lambda: self.items.__delitem__(where))
         self.changed(tx)
 
@@ -389,7 +391,7 @@ class ListValue(GrowingValue):
             raise tx.error(IndexError, "pop from empty list")
         where = self.index_of(tx, args[0], "pop index") if args else -1
         item = self.at(tx, where)
-        self._check_kept([item])
+        self._check_kept(tx, where)
         del self.items[where]
         self.changed(tx)
         return item
@@ -401,7 +403,7 @@ class ListValue(GrowingValue):
         return self.m_pop(tx, [constant(where)], {}) and NONE
 
     def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self._check_kept(self.items)
+        self._check_kept(tx)
         self.items.clear()
         self.changed(tx)
         return NONE
