@@ -512,3 +512,77 @@ def test_attributes_and_texts_of_modules() -> None:
             return x * lazy.other, str(error), repr(made), has
 
     check(program, (torch.ones(2),), breaks=None)
+
+
+class Told(types.ModuleType):
+    """A module that writes down what is read of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        read.append(name)
+        return types.ModuleType.__getattribute__(self, name)
+
+
+read: list[str] = []
+
+
+def test_reading_an_object_ran_its_own_getattribute() -> None:
+    """Capture looked into the object's dictionary as the program does, and the object noticed."""
+    told = Told("told")
+
+    def program(x: torch.Tensor) -> Any:
+        method = told.__dir__
+        return x + 1, callable(method)
+
+    def outcome(f: Any) -> Any:
+        read.clear()
+        return f(X)[1], list(read)
+
+    assert outcome(weft.compile(program, backend="eager")) == outcome(program)
+
+
+class OnlySets:
+    def __set__(self, owner: Any, value: Any) -> None:
+        written.append(value)
+
+
+written: list[Any] = []
+
+
+class SettingMeta(type):
+    place = OnlySets()
+
+
+class OfSettingMeta(metaclass=SettingMeta):
+    place = 7
+
+
+def test_a_metaclass_descriptor_that_only_sets_hid_the_attribute_of_the_class() -> None:
+    def program(x: torch.Tensor) -> Any:
+        class Meta(type):
+            place = OnlySets()
+
+        class Made(metaclass=Meta):
+            place = 3
+
+        OfSettingMeta.place = 5  # type: ignore[misc,assignment]
+        Made.place = 4
+        return x * OfSettingMeta.place, Made.place, list(written)
+
+    outcomes = []
+    for function in (program, weft.compile(program, backend="eager")):
+        written.clear()
+        outcomes.append(function(X))
+    assert outcomes[1][0].tolist() == outcomes[0][0].tolist() == [7.0, 7.0]
+    assert outcomes[1][1:] == outcomes[0][1:] == (3, [5, 4])
+
+
+def spoken(*args: Any) -> Any:
+    return super()  # type: ignore[misc]
+
+
+def test_super_without_arguments_spoke_of_those_of_the_continuation() -> None:
+    for call in (spoken, weft.compile(spoken, backend="eager")):
+        with pytest.raises(RuntimeError, match=r"super\(\): no arguments"):
+            call()
+        with pytest.raises(RuntimeError, match=r"super\(\): no arguments"):
+            call(X)

@@ -53,7 +53,7 @@ class Layer(nn.Module):
 def test_a_scripted_module_broke_in_its_caller_and_in_torch() -> None:
     module = torch.jit.script(Layer())
     check(lambda x: module(x * 2) + 1, (torch.ones(2, 4),), graphs=2, breaks=1)
-    with pytest.raises(GraphBreakError, match=r"torch.jit compiled|instancemethod"):
+    with pytest.raises(GraphBreakError, match=r"a module that torch.jit compiled"):
         weft.compile(lambda x: module(x * 2), fullgraph=True, backend="eager")(torch.ones(2, 4))
 
 

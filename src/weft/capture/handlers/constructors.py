@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import Signal, SkipFrame, graph_break
 from weft.capture.polyfills import descriptors
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue, by_name
@@ -99,7 +99,7 @@ def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
     assert frame is not None
     code = frame.code
     if not code.co_argcount:
-        raise tx.error(RuntimeError, "super(): no arguments")
+        raise _super_error(tx, "no arguments")
     cell = frame.cells.get("__class__")
     found = cell.read(tx) if cell is not None else None
     name = code.co_varnames[0]
@@ -107,11 +107,20 @@ def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
     if owner is None and name in frame.cells:
         owner = frame.cells[name].read(tx)
     if owner is None:
-        raise tx.error(RuntimeError, "super(): arg[0] deleted")
+        raise _super_error(tx, "arg[0] deleted")
     if found is None:
-        raise tx.error(RuntimeError, "super(): __class__ cell not found" if cell is None else
-                       "super(): empty __class__ cell")
+        raise _super_error(tx, "__class__ cell not found" if cell is None else
+                           "empty __class__ cell")
     return _checked_super(tx, found.constant(), tx.force(owner))
+
+
+def _super_error(tx: Interpreter, text: str) -> Signal:
+    """The RuntimeError of `super()`. Python raises it in the compiled frame itself: a continuation
+    has other arguments and cells, which the text would speak of."""
+    assert tx.frame is not None
+    if tx.frame.caller is None:
+        return SkipFrame(f"super(): {text}")
+    return tx.error(RuntimeError, f"super(): {text}")
 
 
 def _checked_super(tx: Interpreter, after: type, owner: SymbolicValue) -> SymbolicValue:

@@ -78,6 +78,12 @@ def is_data_descriptor(attribute: Any) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
+def is_read_first(attribute: Any) -> bool:
+    """Whether reading asks the descriptor before the instance dictionary: one that only sets or
+    deletes is not asked."""
+    return is_data_descriptor(attribute) and hasattr(type(attribute), "__get__")
+
+
 _GUARDED = (types.FunctionType, staticmethod, classmethod, property, type)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final, final
 
+from weft._frame import instance_dict
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
@@ -62,9 +63,10 @@ class UnknownValue(OutsideObject):
 def is_plain_method(obj: object, name: str) -> bool:
     """Whether reading the attribute only binds a method in C."""
     kind = type(obj)
-    own = getattr(obj, "__dict__", ()) if kind.__dictoffset__ else ()
-    return (name not in own and kind.__getattribute__ is object.__getattribute__
-            and type(type_lookup(kind, name)) is MethodDescriptorType)
+    if kind.__getattribute__ is not object.__getattribute__ or (
+            type(type_lookup(kind, name)) is not MethodDescriptorType):
+        return False
+    return not kind.__dictoffset__ or name not in instance_dict(obj)
 
 
 def _compares_as_constant(obj: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft._torch import (
+    InstanceMethod,
     cond_operator,
     dynamo_substitute,
     flex_attention_operator,
@@ -287,7 +288,7 @@ def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 def _bound_method(tx: Interpreter, obj: Any, source: Source) -> SymbolicValue | None:
     owner = getattr(obj, "__self__", None)
     known = type(owner) in _OWNERS and getattr(owner, obj.__name__, None) == obj
-    if not known and (isinstance(owner, type) or not is_plain_method(owner, obj.__name__)):
+    if not known and (issubclass(type(owner), type) or not is_plain_method(owner, obj.__name__)):
         return None
     tx.guards.add(source, "type_is", type(obj))
     tx.guards.add(source.attribute("__name__"), "eq", obj.__name__)
@@ -296,6 +297,12 @@ def _bound_method(tx: Interpreter, obj: Any, source: Source) -> SymbolicValue | 
         return tx.wrap(owner, source.attribute("__self__")).getattr(tx, obj.__name__)
     except GraphBreak:  # the call breaks, not what reads the method
         return None
+
+
+@wraps(InstanceMethod)
+def _wrap_instance_method(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """A method of a C++ class, read from the class: what it holds is called."""
+    return tx.wrap(obj.__func__, source.attribute("__func__") if source is not None else None)
 
 
 @wraps(type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor), type(cond_operator),

@@ -24,6 +24,7 @@ from weft.capture.values.attributes import (
     class_value,
     guard_attribute,
     is_data_descriptor,
+    is_read_first,
     type_lookup,
     write_class_attribute,
     written_attribute,
@@ -212,7 +213,7 @@ class ClassValue(SymbolicValue):
         if isinstance(type_lookup(type(self.cls), "__getattribute__"), types.FunctionType):
             raise graph_break("unknown-operation", f"attribute {name!r} by a metaclass's own code")
         meta = type_lookup(type(self.cls), name)
-        if meta is not MISSING and is_data_descriptor(meta) and not (
+        if meta is not MISSING and is_read_first(meta) and not (
                 isinstance(meta, types.GetSetDescriptorType) and name in self.cls.__dict__):
             return bind(tx, self, type(self.cls), name, meta)
         guard_attribute(tx, type(self.cls), name, meta)
@@ -269,6 +270,9 @@ class ClassValue(SymbolicValue):
         if isinstance(hook, types.FunctionType):
             tx.wrap_fixed(hook, name).call(tx, [self, constant(name), value], {})
             return
+        meta = type_lookup(type(self.cls), name)
+        if is_data_descriptor(meta) and not isinstance(meta, types.GetSetDescriptorType):
+            raise graph_break("unknown-operation", f"setting {name!r} by a metaclass's descriptor")
         write_class_attribute(tx, self.cls, name, value)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:

@@ -25,6 +25,7 @@ from weft.capture.values.attributes import (
     guard_attribute,
     is_data_descriptor,
     is_iterable,
+    is_read_first,
     property_error,
     refusal,
     type_lookup,
@@ -180,8 +181,7 @@ class ObjectValue(SymbolicValue):
     def generic_getattr(self, tx: Interpreter, name: str, fallback: bool = True) -> SymbolicValue:
         """`object.__getattribute__`, then `__getattr__`."""
         attribute = type_lookup(self.cls, name)
-        if attribute is not MISSING and is_data_descriptor(attribute) and hasattr(
-                type(attribute), "__get__"):
+        if attribute is not MISSING and is_read_first(attribute):
             return self._bind(tx, name, attribute)
         if name == "__dict__" and issubclass(self.cls, threading.local):  # no descriptor has it
             return self.namespace or self.attributes

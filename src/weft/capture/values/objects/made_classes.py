@@ -396,6 +396,8 @@ def _set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue)
     recipe = tx.classes.made[model]
     if not isinstance(recipe, MadeClass) or name in _STRUCTURE:
         raise graph_break("unknown-operation", f"setting {name!r} of a class made by a function")
+    if issubclass(model, type) and hasattr(value.python_type(), "__set__"):
+        raise graph_break("unknown-operation", f"a descriptor {name!r} for a metaclass made inside")
     tx.classes.stand_ins = {}
     obj = stand_in(tx, value)
     evaluate(tx, lambda: type.__setattr__(model, name, obj))
