@@ -427,13 +427,18 @@ def counts_modules_for_dynamo(fn: types.FunctionType) -> bool:
 
 
 def dynamo_substitute(fn: object) -> Any:
-    """capture: the function that `torch.compiler.substitute_in_graph` set for a C function, or
-    None."""
+    """capture: the function that a program set for a C function with
+    `torch.compiler.substitute_in_graph`, or None.
+
+    torch.compile's own ones, there once something imported it, do not count.
+    """
     functions = sys.modules.get("torch._dynamo.variables.functions")
     if functions is None:
         return None
     found = functions.PolyfilledFunctionVariable._get_polyfill_handlers().get(fn)
-    return getattr(found, "__torch_dynamo_polyfill__", found)
+    substitute = getattr(found, "__torch_dynamo_polyfill__", found)
+    module = getattr(substitute, "__module__", None)
+    return None if str(module).startswith("torch._dynamo.") else substitute
 
 
 @cache

@@ -331,3 +331,28 @@ def test_forward_may_ask_whether_inputs_require_gradients():
         return SavesIfNeeded.apply(x) + SavesIfNeeded.apply(x.detach())
 
     check(f, (torch.ones(2, requires_grad=True),), graphs=1)
+
+
+class Older(torch.autograd.Function):
+    def __init__(self, k):
+        self.k = k
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def test_an_instance_of_a_function_class_did_not_exist():
+    def f(x):
+        older = Older(3)
+        return older.apply(x) * older.k, older
+
+    x = torch.ones(2, requires_grad=True)
+    result, older = weft.compile(f, backend="eager", fullgraph=True)(x)
+    result.sum().backward()
+    assert type(older) is Older and older.k == 3
+    torch.testing.assert_close(x.grad, torch.full((2,), 6.0))

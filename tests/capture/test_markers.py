@@ -287,6 +287,15 @@ def test_substitute_in_graph():
     assert torch.equal(f(torch.zeros(1)), torch.full((1,), 10.0))
 
 
+def test_substitutes_of_torch_compile_itself_are_not_used():
+    torch.compiler.substitute_in_graph(marshal.loads, skip_signature_check=True)(lambda data: data)
+
+    def f(x):
+        return torch.nn.LazyLinear(3)(x)  # torch.compile has one for its `_make_subclass`
+
+    weft.compile(f, backend="eager")(torch.ones(2, 2))
+
+
 _SUBSTITUTED = marshal.dumps
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import weft
 from weft.capture.source import describe
@@ -255,3 +256,33 @@ def test_a_dataclass_that_the_caller_made_was_compiled_at_each_call() -> None:
     for _ in range(3):
         assert compiled(torch.ones(2)) == ["loss", "logits"]
     assert weft.stats()["cache_entries"] == 1
+
+
+def test_calls_that_a_mode_watches_are_no_variants_and_no_failures() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(gm: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(gm)
+        return gm
+
+    compiled = weft.compile(lambda x: x @ x + 1, backend=backend)
+
+    def watched_calls() -> None:
+        for _ in range(config.cache_size_limit + 1):
+            with FlopCounterMode(display=False) as counter:
+                compiled(torch.ones(3, 3))
+            assert counter.get_total_flops() == 54
+
+    watched_calls()
+    compiled(torch.ones(3, 3))
+    watched_calls()
+    compiled(torch.ones(3, 3, dtype=torch.float64))
+    assert len(graphs) == 2
+    assert weft.stats()["recompiles"] == 1
+
+
+def test_torch_jit_trace_of_a_compiled_function_failed() -> None:
+    compiled = weft.compile(lambda x: x.sin() + x.shape[0], backend="eager")
+    compiled(X)
+    traced = torch.jit.trace(compiled, (X,))
+    torch.testing.assert_close(traced(X + 1), compiled(X + 1))

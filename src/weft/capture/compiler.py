@@ -17,7 +17,12 @@ from typing import Any, Final, final
 from torch import fx, inference_mode
 
 from weft import _frame
-from weft._torch import are_functorch_transforms_active, dispatch_mode_depth, forward_ad_level
+from weft._torch import (
+    are_functorch_transforms_active,
+    dispatch_mode_depth,
+    forward_ad_level,
+    get_tracing_state,
+)
 from weft.capture.attempt import Attempt
 from weft.capture.breaks import ObservedException, SkipFrame
 from weft.capture.bytecode import PerCode
@@ -68,6 +73,20 @@ _MAX_RAISING_VARIANTS: Final = 3
 """How many calls that raise become variants of their code."""
 _MAX_RAISES: Final = 24
 """How many calls that raise are captured at most."""
+
+
+def _watcher() -> str | None:
+    """What must see each operator of the program, so that calls run eagerly as long as it is
+    there."""
+    if not only_devices() or are_functorch_transforms_active():
+        return "a torch function mode or transform"
+    if forward_ad_level() >= 0:
+        return "a level of forward-mode AD"
+    if dispatch_mode_depth():
+        return "a torch dispatch mode"
+    if get_tracing_state() is not None:
+        return "torch.jit.trace"
+    return None
 
 
 @final
@@ -125,6 +144,10 @@ class FrameCompiler:
             return None
         if compiled is None and not self.every_frame and not may_hold_tensors(state):
             self._note_skip(code, always=False)
+            return None
+        watcher = _watcher()
+        if watcher is not None:
+            events.record("skip", code=code, reason=f"called under {watcher}")
             return None
         with compiling(), self.options.scope():
             made_by_another_thread = fitting_entry(state)
@@ -247,12 +270,6 @@ class FrameCompiler:
         because of them, a second one breaks the graph there.
         """
         code = state.code
-        if not only_devices() or are_functorch_transforms_active():
-            raise SkipFrame("called under a torch function mode or transform")
-        if forward_ad_level() >= 0:
-            raise SkipFrame("called inside a level of forward-mode AD")
-        if dispatch_mode_depth():  # the mode must see every operator
-            raise SkipFrame("called under a torch dispatch mode")
         if needs_frame(code):
             raise SkipFrame("looks into its own frame", always=True)
         if self.options.dynamic_shapes is not None and code is self._root:

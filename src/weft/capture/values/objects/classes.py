@@ -435,11 +435,15 @@ def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
     if type_lookup(cls, "__del__") is not MISSING:
         raise graph_break("unknown-operation", f"making a {cls.__name__}, which has a __del__")
     maker = type_lookup(cls, "__new__")
-    if maker not in (object.__new__, dict.__new__, list.__new__, set.__new__) and \
+    if maker not in _EMPTY_MAKERS and \
             not isinstance(maker, (types.FunctionType, staticmethod)) and \
             not _container_new(maker):
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
     return new_object(cls)
+
+
+_EMPTY_MAKERS: Final = (object.__new__, dict.__new__, list.__new__, set.__new__,
+                        torch.autograd.Function.__new__)  # old programs: `Square().apply(x)`
 
 
 def _container_new(maker: Any) -> bool:
