@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 
@@ -356,3 +358,139 @@ def test_an_instance_of_a_function_class_did_not_exist():
     result.sum().backward()
     assert type(older) is Older and older.k == 3
     torch.testing.assert_close(x.grad, torch.full((2,), 6.0))
+
+
+# -- variables that change between forward and backward -------------------------------------------
+
+SCALE = 2.0
+OFFSET = 3.0
+SETTINGS = types.SimpleNamespace(scale=2.0, table={"a": [1.0, 2.0]})
+WEIGHT = torch.full((4,), 2.0)
+
+
+class ReadsLate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x * OFFSET)
+        return x * OFFSET
+
+    @staticmethod
+    def backward(ctx, grad):
+        (y,) = ctx.saved_tensors
+        return grad * y * SCALE * SETTINGS.scale * SETTINGS.table["a"][1] * OFFSET
+
+
+class ReadsTensorLate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * WEIGHT.cos() * WEIGHT.sum()
+
+
+def late(x):
+    return ReadsLate.apply(x.sin() * OFFSET).sum()
+
+
+def late_tensor(x):
+    return ReadsTensorLate.apply(x.sin()).sum()
+
+
+def clamped(grad):
+    return grad * SCALE
+
+
+def late_hook(x):
+    y = x.sin()
+    y.register_hook(clamped)
+    return (y * y).sum()
+
+
+def gradients(f, change, monkeypatch, *, create_graph=False):
+    """Of three steps, in the middle one of which the program changes something."""
+    found = []
+    for step in range(3):
+        with monkeypatch.context() as patched:
+            x = torch.arange(4.0, requires_grad=True)
+            loss = f(x)
+            if step == 1:
+                change(patched)
+            found += torch.autograd.grad(loss, x, create_graph=create_graph)
+    return found
+
+
+CHANGES = {
+    "variable": lambda p: p.setitem(globals(), "SCALE", 5.0),
+    "of both": lambda p: p.setitem(globals(), "OFFSET", 5.0),
+    "attribute": lambda p: p.setattr(SETTINGS, "scale", 7.0),
+    "item": lambda p: p.setitem(SETTINGS.table, "a", [1.0, 9.0]),
+    "tensor": lambda p: p.setitem(globals(), "WEIGHT", torch.full((4,), 3.0)),
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("f", [late, late_tensor, late_hook])
+def test_backwards_took_the_values_that_variables_had_in_the_forward(
+        f, change, create_graph, monkeypatch):
+    expected = gradients(f, CHANGES[change], monkeypatch, create_graph=create_graph)
+    got = gradients(
+        weft.compile(f, fullgraph=True), CHANGES[change], monkeypatch, create_graph=create_graph)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_tensor_written_after_the_forward_that_a_backward_reads_was_an_error():
+    results = []
+    for f in (late_tensor, weft.compile(late_tensor, fullgraph=True)):
+        x = torch.arange(4.0, requires_grad=True)
+        loss = f(x)
+        WEIGHT.mul_(3)
+        loss.backward()
+        WEIGHT.fill_(2.0)
+        results.append(x.grad)
+    torch.testing.assert_close(*results)
+
+
+def test_a_closure_of_a_hook_argument_was_that_of_the_first_call():
+    def step(x, hook):
+        y = x.sin()
+        y.register_hook(hook)
+        return (y * y).sum()
+
+    def times(k):
+        return lambda grad: grad * k
+
+    compiled = weft.compile(step)
+    for k in (2.0, 3.0, 4.0):
+        pair = [torch.ones(3, requires_grad=True) for _ in range(2)]
+        for f, x in zip((step, compiled), pair, strict=True):
+            f(x, times(k)).backward()
+        torch.testing.assert_close(pair[0].grad, pair[1].grad)
+
+
+def test_a_change_between_forward_and_backward_of_one_frame_was_not_seen():
+    def train(x):
+        global SCALE
+        y = ReadsLate.apply(x.sin())
+        SCALE = 7.0
+        y.sum().backward()
+        SCALE = 2.0
+        return y.detach()
+
+    def change_before(x):
+        old, SETTINGS.scale = SETTINGS.scale, 5.0
+        y = ReadsLate.apply(x.sin()).sum()
+        y.backward()
+        SETTINGS.scale = old
+        return y.detach()
+
+    for f in (train, change_before):
+        compiled, results = weft.compile(f), []
+        for g in (f, compiled, compiled):
+            x = torch.arange(4.0, requires_grad=True)
+            results.append((g(x), x.grad))
+        for got in results[1:]:
+            torch.testing.assert_close(got, results[0])

@@ -187,6 +187,8 @@ class _Source:
         """Append lifted tensors to the inputs."""
         names = [f"lifted{i}" for i in range(len(self.traced.lifted))]
         self.scope.update(zip(names, self.traced.lifted, strict=True))
+        for i in self.traced.lifted_late:  # autograd does not mind if the program writes to it
+            names[i] += ".data"
         return [f"inputs = [*inputs, {', '.join(names)}]"] if names else []
 
     def _check(self) -> list[str]:

@@ -114,6 +114,8 @@ class AutogradState:
     """Nodes of the fakes' autograd graph that a backward pass has freed, by id."""
     functions: dict[int, SymbolicValue] = field(default_factory=dict)
     """The values of nodes of that graph that the program has read, by id."""
+    late_reads: list[Any] = field(default_factory=list)
+    """What users' functions and hooks read in the backward."""
 
 
 @final

@@ -87,12 +87,23 @@ class SubgraphBuilder(CallRecorder):
 
 
 @contextmanager
-def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iterator[None]:
+def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]
+              ) -> Iterator[dict[Source, None]]:
     """Interpret what is inside into a graph that is thrown away; it may not have effects.
 
     What the rehearsed code reads is guarded by identity, except the tensors in `args` and their
-    sizes.
+    sizes. The context's value has all the sources that it reads.
     """
+    outside, tx.guards.noted = tx.guards.noted, {}
+    try:
+        with _rehearsed(tx, what, args):
+            yield tx.guards.noted
+    finally:
+        tx.guards.noted = outside
+
+
+@contextmanager
+def _rehearsed(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iterator[None]:
     outer, touches = tx.builder, tx.effects.n_touches
     grad_mode = torch.is_grad_enabled()
     tx.builder = inner = SubgraphBuilder(outer)

@@ -83,6 +83,8 @@ class Traced:
     n_inputs: int
     lifted: list[torch.Tensor]
     """Real tensors of the program that follow the inputs."""
+    lifted_late: set[int]
+    """Those of them, by position, that only the backward reads: as they are then."""
     mutated: list[int] = field(default_factory=list)
     detached_mutations: set[int] = field(default_factory=set)
     """The written inputs whose writes autograd does not see."""
@@ -153,6 +155,7 @@ class Tracer:
         """Sizes, strides and offset of those that are tensors, before the graph runs."""
         # Tensors that are not among the inputs.
         self.lifted: list[torch.Tensor] = []
+        self.lifted_late: set[int] = set()
         self.state: list[tuple[Any, str, torch.Tensor, FakeTensor]] = []
         """Parameters and buffers of the graph's module: table, name, tensor, fake."""
         # What the run leaves.
@@ -234,6 +237,10 @@ class Tracer:
             assert isinstance(fake, FakeTensor)
             with self.at_inputs():
                 self._add_tensor(f"lifted_{len(self.lifted)}", fake)
+            if self._is_backward():
+                assert self.last_placeholder is not None
+                self.last_placeholder.meta["read_late"] = True
+                self.lifted_late.add(len(self.lifted))
             self.lifted.append(tensor)
         return fake
 
@@ -320,7 +327,7 @@ class Tracer:
 
     def finish(self) -> Traced:
         """Describe the outputs; the graph gets its output node from `close`."""
-        traced = Traced(self.tensors.graph, len(self.examples), self.lifted)
+        traced = Traced(self.tensors.graph, len(self.examples), self.lifted, self.lifted_late)
         self._check_metadata()
         written = [i for i, p in enumerate(self.primals)
                    if p is not None and self.tensors.alias(p).base.version]

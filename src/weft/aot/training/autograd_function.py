@@ -27,6 +27,7 @@ from weft._torch import (
     on_register_hook,
 )
 from weft.aot.global_state import Boxed, RandomState, no_autocast
+from weft.aot.late_reads import all_hold
 from weft.aot.runtime_wrapper import bases
 from weft.aot.training.backward_code import backward_of
 from weft.aot.training.backward_stages import Gradients, join_stages, linked_call
@@ -229,6 +230,8 @@ def _computed(
     wanted: Indices | None, *, is_cut: bool = False,
 ) -> Gradients | Iterator[Gradients]:
     """The gradients by a compiled backward."""
+    if spec.late and not all_hold(spec.late):
+        return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
     if spec.droppable and hasattr(ctx, "dropped"):
         saved = _recomputed(spec, ctx, saved)
     run = (spec.gradients.cut() if is_cut else spec.gradients.backwards).of(given, wanted)

@@ -30,6 +30,7 @@ from weft._torch import (
     is_executed,
     is_legacy_batchedtensor,
 )
+from weft.aot.late_reads import all_hold
 from weft.aot.training.function_spec import FunctionSpec
 from weft.aot.training.tangents import TangentLayout
 from weft.runtime.generated_code import load
@@ -51,6 +52,7 @@ def backward_of(spec: FunctionSpec, form: str, general: General) -> Callable[...
         "is_executed": is_executed, "is_grad_enabled": torch.is_grad_enabled,
         "is_batched": is_legacy_batchedtensor, "is_transformed": are_functorch_transforms_active,
         "is_autocast_enabled": is_any_autocast_enabled, "release": spec.inputs.release,
+        "late": spec.late, "all_hold": all_hold,
         **{f"fit{k}": layout.fit_own for k, layout in spec.layouts.items()},
     }
     return load(_text(spec), "<weft autograd backward>", scope, "backward")
@@ -79,6 +81,8 @@ def _questions(spec: FunctionSpec) -> Iterator[str]:
     yield "run is None or run.is_other or run.in_stages"
     yield "is_grad_enabled() or is_transformed() or is_autocast_enabled()"
     yield from (f"is_batched(grads[{k}])" for k in spec.layouts)
+    if spec.late:
+        yield "not all_hold(late)"
     if spec.droppable:
         yield 'hasattr(ctx, "dropped")'
     leaf = spec.gradients.requests.leaf

@@ -91,6 +91,7 @@ def compile_joint(
         redo=redo,
         random_devices=_random_devices(parts.forward),
         watched=_watched(stages, joint.gradient_inputs, leaves),
+        late=redo.late,
         parts=(),
         **spec,
     )

@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 
 from weft._torch import functorch, tree_flatten
 from weft.aot.global_state import AutocastState, RandomState
+from weft.aot.late_reads import as_in_forward, late_reads_of
 from weft.aot.tracing.trace import Traced
 from weft.aot.training.backwards import Indices
 from weft.aot.training.cuts import Cuts, views
@@ -39,6 +40,7 @@ class DoubleBackward:
         self.stale = stale  # overwritten inputs whose old value the outputs need
         self.autocast = AutocastState.current()
         self.position = _positions(traced)
+        self.late = late_reads_of(gm)
 
     def __call__(
         self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None,
@@ -81,7 +83,7 @@ class DoubleBackward:
         for i in self.mutated:
             given[i] = given[i].clone()
         given = given[: self.n_inputs]
-        with self.autocast:
+        with self.autocast, as_in_forward(self.late):
             result = (self.gm.forward(*given) if cuts is None  # a call of a module is captured
                       else self.cut_graph.forward(cuts, *given))
         if cuts is None:

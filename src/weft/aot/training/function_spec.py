@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 
 from weft.aot.global_state import Boxed, RandomState
+from weft.aot.late_reads import LateReads
 from weft.aot.symbols import SymbolSource
 from weft.aot.training.backwards import Indices
 from weft.aot.training.cuts import Cuts
@@ -43,6 +44,7 @@ class FunctionSpec:
     groups: Groups  # values with independent backwards; () if there is one group
     parts: tuple[FunctionSpec, ...]  # a node for each group, if one for all would reach too much
     random_devices: frozenset[torch.device]  # devices whose generators the forward uses
+    late: tuple[LateReads, ...]  # what users' functions read in the backward
     droppable: tuple[int, ...]  # saved tensors that the forward could compute again
     redo: Callable[
         [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None,

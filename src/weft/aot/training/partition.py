@@ -233,6 +233,8 @@ def _cost(node: Node, roles: _Roles) -> int:
     What is alive anyway costs next to nothing: parameters, and results that are returned and that
     eager would save too. Inputs that eager saves are likely to be alive: better than a copy."""
     value = node.meta["val"]
+    if "read_late" in node.meta:
+        return 0  # and nothing is computed of it before
     if node.op == "placeholder":
         if node in roles.may_change:
             return _INFINITE

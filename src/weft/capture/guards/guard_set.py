@@ -103,9 +103,18 @@ class GuardSet:
         self._known_distinct: set[tuple[Source, ...]] = set()
         self._same: list[tuple[Source, Source]] = []
         self._functions: dict[int, tuple[FunctionType, Any, Any, Any]] = {}
+        self.noted: dict[Source, None] | None = None
+        """What is read, guarded already or not, while somebody wants to know it
+        (`late_reads.py`)."""
+
+    def note(self, source: Source) -> None:
+        """Record that a value known already is read again."""
+        if self.noted is not None:
+            self.noted[source] = None
 
     def add(self, source: Source, kind: str, *args: Any) -> None:
         """Require that `source` passes a check; the same check is added once."""
+        self.note(source)
         key = (kind, *map(_key, args))
         if key in source.checks or _implied(source, kind):
             return

@@ -19,6 +19,7 @@ from torch import fx
 from weft._torch import are_functorch_transforms_active
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.held_objects import held_object
+from weft.capture.late_code import Read, late_reads
 from weft.capture.polyfills.autograd_context import (
     Context,
     apply_without_gradients,
@@ -51,21 +52,15 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             return tx.call_python(apply_without_gradients, [args[0], needs, *inputs])
         if made:  # its functions' variables only exist in this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
-        _check_variables(tx, cls)
-        with rehearsal(tx, cls.__name__, [i for i in inputs if _is_shown(tx, i)]):
-            _rehearse(tx, cls, inputs, needs)
+        with rehearsal(tx, cls.__name__, [i for i in inputs if _is_shown(tx, i)]) as read:
+            by_forward = _rehearse(tx, cls, inputs, needs, read)
+        given, held = _split(tx, cls, args[1:])
+        applier = _holding(cls, held)
+        applier.late_reads = late_reads(tx, cls.__name__, read, by_forward)
+        return record(tx, applier, given, kwargs)
     given, held = _split(tx, cls, args[1:])
     applier = _holding(cls, held) if held else _applier(cls)
     return record(tx, applier, given, kwargs)
-
-
-def _check_variables(tx: Interpreter, cls: type) -> None:
-    """Break the graph if the frame changed variables of the class's module: the node's code would
-    see their old values."""
-    functions = [getattr(cls, name) for name in ("forward", "setup_context", "backward")]
-    if any(tx.effects.changed(tx.globals_of(function.__globals__))
-           for function in functions if isinstance(function, types.FunctionType)):
-        raise graph_break("unknown-operation", f"{cls.__name__} after a change of global variables")
 
 
 def _split(tx: Interpreter, cls: type, args: Args) -> tuple[list[SymbolicValue], dict[int, Any]]:
@@ -116,7 +111,9 @@ def _is_torchs(cls: type) -> bool:
     return cls.__module__.startswith("torch.")
 
 
-def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None:
+def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue, read: Read) -> Read:
+    """Interpret the forward, then the backward; in `read` is what the backward reads, the result
+    is what the forward reads."""
     context = tx.call_python(Context, [needs])
     with torch.enable_grad():  # forward may ask its inputs whether they require gradients
         inputs = [record(tx, "clone", [a]) if isinstance(a, TensorValue) else a
@@ -127,7 +124,10 @@ def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None
     else:
         output = function.getattr(tx, "forward").call(tx, inputs, {})
         function.getattr(tx, "setup_context").call(tx, [context, TupleValue(inputs), output], {})
+    by_forward = dict(read)
+    read.clear()
     _rehearse_backward(tx, function, context, tx.force(output))
+    return by_forward
 
 
 def _rehearse_backward(tx: Interpreter, function: SymbolicValue, context: SymbolicValue,

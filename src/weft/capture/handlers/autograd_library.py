@@ -21,6 +21,7 @@ from weft._torch import are_functorch_transforms_active
 from weft.aot.autograd_graph import nodes_behind
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.library_flags import check_anomaly_mode
+from weft.capture.late_code import check_unchanged
 from weft.capture.replacement.gradients import as_parameter, spent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, is_none
@@ -87,6 +88,7 @@ def _backward(
     if are_functorch_transforms_active():
         raise graph_break("unknown-operation", "backward under a transform")
     check_anomaly_mode(tx)
+    check_unchanged(tx)
     nodes = _autograd_nodes(outputs)
     wanted = [_plain_leaf(tx, leaf) for leaf in _as_list(tx, inputs)] or _leaves(tx, outputs, nodes)
     leaves = tx.autograd.leaves.values()
@@ -188,6 +190,7 @@ def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
                     "create_graph", "only_inputs", "allow_unused", "is_grads_batched",
                     "materialize_grads")
     check_anomaly_mode(tx)
+    check_unchanged(tx)
     outputs, inputs = _as_list(tx, given["outputs"]), _as_list(tx, given["inputs"])
     given |= {"outputs": ListValue(outputs), "inputs": ListValue(inputs)}  # may be `d.values()`
     for value in inputs:

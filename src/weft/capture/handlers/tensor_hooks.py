@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.capture.breaks import graph_break
+from weft.capture.guards.late_reads import LateReads
+from weft.capture.late_code import late_reads
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, is_none, python_object
@@ -33,12 +35,13 @@ def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwa
     real = _real_hook(tx, hook) if _is_computed_here(tensor) and _is_dropped(tx) else None
     if real is None:
         raise graph_break("gradient-hook", f"a hook on the gradient of {tensor!r}")
-    with rehearsal(tx, f"the hook {hook!r}", [tensor]):
+    with rehearsal(tx, f"the hook {hook!r}", [tensor]) as read:
         gradient = record(tx, torch.empty_like, [tensor])
         result = tx.force(hook.call(tx, [gradient], {}))
     if not is_none(result) and not isinstance(result, TensorValue):
         raise graph_break("gradient-hook", f"the hook {hook!r}, which gives no tensor")
-    return record(tx, _registrar(real), [tensor])
+    reads = late_reads(tx, f"the hook {hook!r}", read)
+    return record(tx, _registrar(real, reads), [tensor])
 
 
 TENSOR_METHODS["register_hook"] = _register_hook
@@ -70,7 +73,7 @@ def _real_hook(tx: Interpreter, hook: SymbolicValue) -> Any:
     return types.FunctionType(hook.code, hook.globals, hook.name, tuple(defaults))
 
 
-def _registrar(hook: Any) -> Any:
+def _registrar(hook: Any, reads: LateReads) -> Any:
     """A function that registers the hook and has a name of its own, which the graph shows."""
 
     def register_hook(tensor: torch.Tensor) -> None:
@@ -78,4 +81,5 @@ def _registrar(hook: Any) -> Any:
 
     # aot marks what it gives
     register_hook.gradient_hook = hook  # type: ignore[attr-defined]
+    register_hook.late_reads = reads  # type: ignore[attr-defined]
     return register_hook

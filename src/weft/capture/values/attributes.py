@@ -93,7 +93,7 @@ def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> No
     Classes of torch and the standard library are assumed not to change, except for what layers
     compute. Class attributes that are data have guards of their own.
     """
-    if tx.guards.seen(cls, name):
+    if tx.guards.seen(cls, name) and tx.guards.noted is None:
         return
     for base in cls.__mro__:
         if base in tx.classes.made:

@@ -84,8 +84,12 @@ class DictValue(ContainerMethods):
             if value.__class__ is LazyValue:
                 value = tx.force(value)
                 self._entries[key] = (entry[0], value)
+            if tx.guards.noted is not None and self.source is not None:
+                tx.guards.note(self.source.dict_item(key))
             return value
         if self._complete or key in self._gone or key.__class__ is RunTimeKey:
+            if self.source is not None:
+                tx.guards.note(self.source)
             return None
         return self._read(tx, key)
 

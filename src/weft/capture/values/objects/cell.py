@@ -39,8 +39,8 @@ class CellValue(SymbolicValue):
         if known is not None:
             return known  # type: ignore[return-value]
         try:
-            inner = source.child(("attr", "cell_contents"), "contents", name)
-            contents: SymbolicValue | None = LazyValue(inner, cell.cell_contents)
+            contents: SymbolicValue | None = LazyValue(
+                _contents_of(source, name), cell.cell_contents)
         except ValueError:
             contents = None
         value = CellValue(contents, source, cell)
@@ -54,6 +54,8 @@ class CellValue(SymbolicValue):
         """The contents, guarded; None if unbound."""
         if self.contents is not None and self.contents.__class__ is LazyValue:
             self.contents = tx.force(self.contents)
+        if self.source is not None and tx.guards.noted is not None:
+            tx.guards.note(_contents_of(self.source, self.source.name))
         return self.contents
 
     def write(self, tx: Interpreter, value: SymbolicValue | None) -> None:
@@ -96,6 +98,10 @@ class CellValue(SymbolicValue):
         if found is None:
             raise tx.error(ValueError, "Cell is empty")
         return found
+
+
+def _contents_of(cell: Source, name: str) -> Source:
+    return cell.child(("attr", "cell_contents"), "contents", name)
 
 
 @wraps(types.CellType)

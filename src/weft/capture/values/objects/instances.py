@@ -268,6 +268,8 @@ class ObjectValue(SymbolicValue):
             except Exception as error:  # the error is raised again when the program reads it
                 raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}") from error
             found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
+        elif self.source is not None:
+            tx.guards.note(self.source.attribute(name))
         return found
 
     def _missing(self, tx: Interpreter, name: str) -> ObservedException:

@@ -1,0 +1,43 @@
+"""What the user's functions and hooks in a captured graph read, when they run in the backward.
+
+Place in the pipeline: capture says it, by the attribute `late_reads` of a node's function
+(contract 3). Their code is traced when the graph is compiled. If a variable that a backward reads
+has changed when it runs, the captured graph runs instead, by autograd, and so does their own code.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol
+
+from torch.fx import GraphModule
+
+
+class LateReads(Protocol):
+    """What one function's code reads."""
+
+    def hold(self) -> bool:
+        """Whether its backward reads now what it read when the graph was captured."""
+
+    def as_in_forward(self) -> AbstractContextManager[None]:
+        """Inside, its forward reads what it read then."""
+
+
+def late_reads_of(gm: GraphModule) -> tuple[LateReads, ...]:
+    """Those of all functions in the graph."""
+    graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
+    found = (getattr(n.target, "late_reads", None) for graph in graphs for n in graph.nodes)
+    return tuple([reads for reads in found if reads is not None])
+
+
+def all_hold(reads: tuple[LateReads, ...]) -> bool:
+    """Whether the backward would read what it read when it was traced."""
+    return all([one.hold() for one in reads])  # noqa: C419  in every backward
+
+
+def as_in_forward(reads: tuple[LateReads, ...]) -> ExitStack:
+    """A context in which the captured graph repeats its forward."""
+    stack = ExitStack()
+    for one in reads:
+        stack.enter_context(one.as_in_forward())
+    return stack

@@ -1,0 +1,60 @@
+"""Code of the program that a node of the graph runs later: the frame may not change what it reads.
+
+Place in the pipeline: used by the rules of autograd functions and of hooks. Their code is
+interpreted when it is met (`subgraphs.rehearsal`), but runs with the graph or in the backward,
+before the replacement makes the frame's changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from weft.capture.breaks import graph_break
+from weft.capture.guards.late_reads import LateReads, with_items
+from weft.capture.source import Source
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.tensors.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+Read = dict[Source, None]
+
+
+def late_reads(tx: Interpreter, what: str, backward: Read, forward: Iterable[Source] = ()
+               ) -> LateReads:
+    """What the code of a node reads; breaks the graph if the frame has changed some of it."""
+    if tx.classes.attributes or _is_changed(tx, {**backward, **dict.fromkeys(forward)}):
+        raise graph_break("unknown-operation", f"{what} after a change of what it reads")
+    tx.autograd.late_reads.append(backward)
+    return LateReads(backward, forward)
+
+
+def check_unchanged(tx: Interpreter) -> None:
+    """Break the graph before a backward whose code reads what the frame has changed since the
+    forward."""
+    for read in tx.autograd.late_reads:
+        if tx.classes.attributes or _is_changed(tx, read):
+            raise graph_break("unknown-operation", "a backward after a change of what it reads")
+
+
+def _is_changed(tx: Interpreter, read: Iterable[Source]) -> bool:
+    found = with_items(read)
+    return any(source in found for value in tx.effects.touched() for source in _written(value))
+
+
+def _written(value: Any) -> list[Source]:
+    """The places that the program has written to, of an outside object that it changed."""
+    places: list[Source] = []
+    for part in (value, getattr(value, "attributes", None)):
+        source: Source | None = getattr(part, "source", None)
+        if source is None:
+            continue
+        if isinstance(part, DictValue):
+            places += map(source.dict_item, part.written)
+            places += [] if part.is_namespace else [source]
+        else:
+            places += source.children()
+            places += [] if isinstance(part, TensorValue) else [source]
+    return places
