@@ -274,3 +274,138 @@ def test_a_class_that_defines_its_own_dict_attribute() -> None:
     check(f, (torch.randn(3),), graphs=1, breaks=0)
     settings["scale"] = 3
     check(f, (torch.randn(3),), graphs=1, breaks=0)
+
+
+class Loud(list[Any]):
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+    def __add__(self, other: Any) -> Any:
+        return Loud(super().__add__(other))
+
+    def __iadd__(self, other: Any) -> Any:
+        return super().__iadd__([*other, "!"])
+
+    def __mul__(self, n: Any) -> Any:
+        return super().__mul__(n)
+
+    def __repr__(self) -> str:
+        return f"Loud{super().__repr__()}"
+
+    def __ne__(self, other: object) -> bool:
+        return super().__ne__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Merged(dict[str, Any]):
+    def __or__(self, other: Any) -> Any:
+        return Merged(super().__or__(other))
+
+    def __ror__(self, other: Any) -> Any:
+        return super().__ror__(other)
+
+    def __ior__(self, other: Any) -> Any:
+        return super().__ior__(other)
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+    def __repr__(self) -> str:
+        return f"Merged({super().__repr__()})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_operators_that_a_subclass_gets_from_its_base_with_super() -> None:
+    def f(x: Any, loud: Loud, merged: Merged) -> Any:
+        first = loud
+        loud += ["b"]
+        merged |= {"c": x}
+        plain = [1].__eq__([1]), [1].__eq__((1,)), {}.__or__(3), [2].__mul__(2), {1}.__and__({1})
+        return (loud is first, loud == ["a", "b", "!"], loud != [], loud + [1], loud * 2, plain,
+                merged | {"d": 1}, {"d": 2} | merged, merged == {}, repr(Loud([1])), merged == 3,
+                repr(Merged(a=Loud([2]))))
+
+    check(f, (torch.ones(3), Loud(["a"]), Merged(a=1)), breaks=0)
+
+
+class Ordered:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ordered) and self.n == other.n
+
+    def __ne__(self, other: object) -> bool:
+        return super().__ne__(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return super().__lt__(other)  # type: ignore[misc]
+
+    def __gt__(self, other: Any) -> bool:
+        return self.n > other.n
+
+    def __repr__(self) -> str:
+        return f"Ordered({self.n})"
+
+    def __str__(self) -> str:
+        return "the " + super().__str__()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_operators_that_a_class_gets_from_object_with_super() -> None:
+    def f(x: Any) -> Any:
+        one, two = Ordered(1), Ordered(2)
+        return one != two, one != Ordered(1), str(two), one < two, one.__lt__(two)
+
+    check(f, (torch.ones(3),), breaks=0)
+
+
+def method_of(x: Any) -> Any:
+    return x
+
+
+class Scaling:
+    def scaled(self, x: Any) -> Any:
+        return x * 2
+
+
+def test_functions_and_methods_called_and_compared_by_the_names_of_their_methods() -> None:
+    scaling = Scaling()
+
+    def f(x: Any) -> Any:
+        scaled = scaling.scaled
+        return (method_of.__eq__(method_of), method_of.__eq__(1), Third.__str__.__ne__(3),
+                scaled.__eq__(scaling.scaled), scaled.__lt__(scaled), method_of.__call__(x),
+                scaled.__call__(x))
+
+    check(f, (torch.ones(3),), graphs=1)
+
+
+def test_attributes_of_ranges_and_named_tuples() -> None:
+    def f(x: Any, sizes: range) -> Any:
+        found = torch.max(x, 0)
+        made = found.__class__((found.values + 1, found.indices))
+        return (made, torch.return_types.max((x, x)), sizes.index(4), sizes.count(5),
+                sizes.__len__(), sizes.__contains__(2), list(sizes.__iter__()))
+
+    check(f, (torch.randn(3, 2), range(0, 9, 2)), breaks=0)
+    with pytest.raises(ValueError, match="3 is not in range"):
+        weft.compile(lambda x, sizes: x + sizes.index(3), backend="eager")(torch.ones(1), range(2))
+
+
+def test_torch_version_is_compared_inside_a_graph() -> None:
+    def f(x: Any) -> Any:
+        return x + 1 if torch.__version__ >= (2, 0) and torch.__version__ > "1.9" else x
+
+    check(f, (torch.ones(3),), graphs=1, breaks=0)
+
+
+class Third(float):
+    pass
+
+
+def test_divmod_of_an_instance_of_a_subclass_of_float_failed_inside() -> None:
+    check(lambda x, n: (divmod(n, 2), divmod(2, n), x + 1), (torch.ones(2), Third(3.5)), graphs=1)

@@ -78,8 +78,12 @@ def _of_constants(tx: Interpreter, op: str, left: SymbolicValue, right: Symbolic
     if op == "or_" and any(value.constant() in tx.classes.made for value in (left, right)
                            if issubclass(value.python_type(), type)):
         raise graph_break("unknown-operation", "a union with a class made inside")
-    function = getattr(operator, op)
+    function = _function(op)
     return tx.wrap_new(evaluate(tx, lambda: function(left.constant(), right.constant())))
+
+
+def _function(op: str) -> Any:
+    return divmod if op == "divmod" else getattr(operator, op)
 
 
 def _by_families(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
@@ -130,7 +134,7 @@ def _by_python(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicVal
     objects = python_object(tx, left), python_object(tx, right)
     if MISSING in objects:
         raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}")
-    result = evaluate(tx, lambda: getattr(operator, op)(*objects))
+    result = evaluate(tx, lambda: _function(op)(*objects))
     if isinstance(result, _FRESH):
         return tx.wrap_new(result)
     raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}")

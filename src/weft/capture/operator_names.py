@@ -7,6 +7,7 @@ everywhere in capture (`tx.binary("iand", a, b)`)::
     method_name("and_")           # "__and__"
     reflected_method("iand")      # "__rand__"
     reflected_method("lt")        # "__gt__"
+    OPERATOR_METHODS["__rsub__"]  # ("sub", True)
 """
 
 from __future__ import annotations
@@ -41,3 +42,9 @@ def reflected_method(op: str) -> str:
     if op in COMPARISONS:
         return method_name(_MIRRORED.get(op, op))
     return f"__r{plain_operator(op).strip('_')}__"
+
+
+OPERATOR_METHODS: Final = {
+    **{method_name(op): (op, False) for op in (*COMPARISONS, *ARITHMETIC, *IN_PLACE)},
+    **{reflected_method(op): (op, True) for op in ARITHMETIC}}
+"""Special methods: the operator's name, and whether the other operand comes first."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.operator_names import ARITHMETIC, COMPARISONS, IN_PLACE
+from weft.capture.operator_names import ARITHMETIC, COMPARISONS, IN_PLACE, method_name
 from weft.capture.source import is_library
 from weft.capture.values.attributes import require_special, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
@@ -637,9 +637,49 @@ def _object_eq(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return boolean(True) if args[0] is args[1] else ConstantValue(NotImplemented)
 
 
+@_object_method("__ne__")
+def _object_ne(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    equal = args[0].method(tx, "__eq__", args[1:], {})
+    if equal.is_constant and equal.constant() is NotImplemented:
+        return equal
+    return boolean(not equal.truth(tx))
+
+
+@_object_method("__lt__")
+@_object_method("__le__")
+@_object_method("__gt__")
+@_object_method("__ge__")
+def _object_order(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return ConstantValue(NotImplemented)
+
+
+@_object_method("__str__")
+def _object_str(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.call_python(repr, args)
+
+
 @_object_method("__hash__")
 def _object_hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return _default_hash(tx, args[0])
+
+
+def _call_by_name(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`function.__call__(...)`"""
+    return args[0].call(tx, args[1:], kwargs)
+
+
+def _compare_methods(op: str) -> Any:
+    def compare(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        result: SymbolicValue | None = args[0].binary(tx, op, args[1], False)
+        return ConstantValue(NotImplemented) if result is None else result
+
+    return compare
+
+
+for _kind in (types.FunctionType, types.MethodType):
+    EXTERNAL_METHODS[(_kind, "__call__")] = _call_by_name
+for _op in COMPARISONS:
+    EXTERNAL_METHODS[(types.MethodType, method_name(_op))] = _compare_methods(_op)
 
 
 @rule(object.__new__)

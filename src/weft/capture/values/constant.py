@@ -8,6 +8,7 @@ identity.
 from __future__ import annotations
 
 import enum
+import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
@@ -200,6 +201,8 @@ class ConstantMethod(SymbolicValue):
         own = METHODS.get((type(self.owner.value), self.name))
         if own is not None:
             return own(tx, self.owner)
+        if isinstance(self.owner.value, re.Pattern):  # it reads the text only
+            args = [plain_value(tx.force(arg)) or arg for arg in args]
         polyfill = METHOD_POLYFILLS.get((type(self.owner.value), self.name))
         if polyfill is not None and not all(a.is_constant for a in (*args, *kwargs.values())):
             return tx.wrap_fixed(polyfill, self.name).call(tx, [self.owner, *args], kwargs)

@@ -67,6 +67,8 @@ class NamedTupleValue(TupleValue):
             return self.at(tx, self.fields.index(name))
         if name in self.hidden:
             return tx.force(self.hidden[name])
+        if name == "__class__":
+            return tx.wrap_fixed(self.cls, self.cls.__name__)
         if hasattr(type(self), f"m_{name}") and not overridden(self.cls, name):
             return super().getattr(tx, name)
         return class_attribute(tx, self, self.cls, name)
@@ -158,6 +160,14 @@ def _hidden_fields(cls: type) -> list[str]:
     """The names of attributes of a PyStructSequence type that are not items."""
     names = [n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)]
     return [n for n in names if n not in struct_fields(cls)]
+
+
+def make_struct(tx: Interpreter, cls: Any, args: Args) -> SymbolicValue:
+    """`torch.return_types.max((values, indices))`"""
+    items = tx.unpack(args[0]) if len(args) == 1 else []
+    if cls.n_sequence_fields != cls.n_fields or len(items) != cls.n_fields:
+        raise graph_break("unknown-operation", f"making a {cls.__name__}")
+    return NamedTupleValue(items, None, cls)
 
 
 class_attribute: Declared[[Interpreter, SymbolicValue, type, str], SymbolicValue] = Declared()

@@ -515,7 +515,9 @@ class TupleValue(SequenceValue):
         return TupleValue(items)
 
     def m___hash__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return constant(hash(self.constant()))
+        if all(item.is_constant for item in self.all(tx)):
+            return constant(hash(self.constant()))
+        return tx.call_python(hash, [self])
 
 
 @final
@@ -541,7 +543,7 @@ class SizeValue(TupleValue):
 
 
 @final
-class RangeValue(MethodTable):
+class RangeValue(ContainerMethods):
     """A range of constants."""
 
     __slots__ = ("range",)
@@ -584,6 +586,14 @@ class RangeValue(MethodTable):
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         return RangeIterator(self.range)
+
+    def m_index(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        item = args[0].constant()
+        return constant(evaluate(tx, lambda: self.range.index(item)))
+
+    def m_count(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        item = args[0].constant()
+        return constant(evaluate(tx, lambda: self.range.count(item)))
 
     def rebuild(self, emit: Emitter) -> str:
         return repr(self.range)

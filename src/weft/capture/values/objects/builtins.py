@@ -21,7 +21,7 @@ from weft._torch import (
     while_loop_operator,
 )
 from weft.capture.breaks import GraphBreak, graph_break
-from weft.capture.operator_names import ARITHMETIC, COMPARISONS, method_name, reflected_method
+from weft.capture.operator_names import COMPARISONS, OPERATOR_METHODS
 from weft.capture.source import Source
 from weft.capture.values.arities import fits
 from weft.capture.values.attributes import type_lookup
@@ -34,6 +34,7 @@ from weft.capture.values.constant import (
     plain_value,
     python_object,
 )
+from weft.capture.values.methods import ContainerMethods
 from weft.capture.values.numbers.math_functions import converts, math_of_number
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule_of
@@ -105,6 +106,8 @@ class BuiltinValue(SymbolicValue):
         if descriptor is not None:
             return _read(tx, args[0], descriptor)
         owner = getattr(self.function, "__objclass__", None)
+        if owner is not None and isinstance(self.function, types.MethodWrapperType):
+            args = [tx.wrap_fixed(self.function.__self__, repr(self)), *args]
         if owner is not None and args:
             return self._method_of_type(tx, owner, args, kwargs)
         bound = getattr(self.function, "__self__", None)
@@ -161,6 +164,9 @@ class BuiltinValue(SymbolicValue):
                 return python.call(tx, args, kwargs)
             if name == "__getitem__" and issubclass(owner, dict) and len(args) == 2:
                 return target.missing_key(tx, args[1])  # type: ignore[attr-defined, no-any-return]
+            if name in OPERATOR_METHODS and len(args) == 2 and isinstance(
+                    contents, ContainerMethods):
+                return contents.operator(tx, name, args[1], target)
             return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
         if isinstance(target, ConstantValue) and type(target.value) is not owner:
             return self._on_constants(tx, args, kwargs)
@@ -205,7 +211,7 @@ class BuiltinValue(SymbolicValue):
 
 def operator_of_base(tx: Interpreter, owner: type, name: str, args: Args) -> SymbolicValue | None:
     """`float.__add__(a, b)`, which looks at the plain values only; None if it is another method."""
-    op, reflected = _OPERATORS.get(name, ("", False))
+    op, reflected = OPERATOR_METHODS.get(name, ("", False))
     if not op or len(args) != 2 or owner not in _OPERANDS:
         return None
     left, right = (plain_value(arg) or arg for arg in args)
@@ -223,10 +229,6 @@ _SEQUENCES: Final = (str, bytes, tuple)
 _OPERANDS: Final[dict[type, Any]] = {
     int: int, float: (int, float), str: str, bytes: bytes, tuple: tuple}
 """What the operators of a type take on their other side."""
-_OPERATORS: Final = {
-    **{method_name(op): (op, False) for op in (*COMPARISONS, *ARITHMETIC)},
-    **{reflected_method(op): (op, True) for op in ARITHMETIC}}
-"""Method names: the operator's name, and whether the other operand comes first."""
 
 _OWNERS: Final = (list, dict, set, deque, torch.Tensor, torch.nn.Parameter)
 """Types whose bound methods are wrapped as such."""

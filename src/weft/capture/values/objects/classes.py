@@ -31,6 +31,7 @@ from weft.capture.values.attributes import (
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
+from weft.capture.values.containers.named_tuples import make_struct
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS, method_of_subclass
 from weft.capture.values.objects.exceptions import ExceptionValue
@@ -424,6 +425,8 @@ def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
     """What the C-level `__new__` of the class returns."""
     if issubclass(cls, BaseException):
         return ExceptionValue(cls, args)
+    if issubclass(cls, tuple) and hasattr(cls, "n_sequence_fields"):
+        return make_struct(tx, cls, args)
     for family in FRESH:
         fresh = family(tx, cls)
         if fresh is not None:

@@ -271,6 +271,9 @@ class FunctionValue(SymbolicValue):
             return self._attribute_made_inside(tx, name)
         if hasattr(self.original, name):
             assert self.source is not None
+            own = _method_in_c(tx, self, name)
+            if own is not None:
+                return own
             return tx.wrap(getattr(self.original, name), self.source.attribute(name))
         raise _no_attribute(tx, name)
 
@@ -368,6 +371,14 @@ make_generator: Declared[[Frame, FunctionValue], SymbolicValue] = Declared()
 """The generator of a frame that has not begun, of a generator function."""
 
 
+def _method_in_c(tx: Interpreter, value: SymbolicValue, name: str) -> SymbolicValue | None:
+    """`value.__call__`, `value.__eq__`, ... of a function or method: a new object each time."""
+    found = getattr(value.python_type(), name, None)
+    if not isinstance(found, types.WrapperDescriptorType):
+        return None
+    return BoundMethodValue(value, tx.wrap_fixed(found, name))
+
+
 _METHOD: Final[Any] = types.MethodType(lambda owner: owner, 1)
 _IS_REBOUND: Final = _METHOD.__get__(2)() == 2
 """Whether `__get__` of a method gives a method of another object (before CPython 3.13)."""
@@ -423,7 +434,8 @@ class BoundMethodValue(SymbolicValue):
             return tx.wrap_fixed(self.python_type(), "method")
         if name == "__get__" and not _IS_REBOUND:
             return MethodGetter(self)
-        return self.function.getattr(tx, name)
+        own = _method_in_c(tx, self, name) if name != "__get__" else None
+        return self.function.getattr(tx, name) if own is None else own
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in ("eq", "ne") and isinstance(other, BoundMethodValue):
