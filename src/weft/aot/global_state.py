@@ -19,7 +19,14 @@ from typing import Any, Final, final
 
 import torch
 
-from weft._torch import DisableAutocast, exit_dual_level, functorch, is_any_autocast_enabled
+from weft._torch import (
+    DisableAutocast,
+    exit_dual_level,
+    functorch,
+    is_any_autocast_enabled,
+    pop_saved_tensors_default_hooks,
+    top_saved_tensors_default_hooks,
+)
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 _DEVICES = ("cpu", "cuda")
@@ -95,8 +102,8 @@ def leave_levels(depth: int) -> None:
 
 @contextmanager
 def preserve_levels() -> Iterator[None]:
-    """Leave the levels of torch.func and torch.autograd.forward_ad entered in the block, if it
-    raises."""
+    """Leave the levels of torch.func and torch.autograd.forward_ad entered in the block, and remove
+    saved-tensor hooks installed in it, if it raises."""
     depth = functorch.get_dynamic_layer_stack_depth()
     try:
         yield
@@ -104,6 +111,8 @@ def preserve_levels() -> Iterator[None]:
         leave_levels(depth)
         with suppress(RuntimeError):  # that level is not active
             exit_dual_level(level=0)
+        while top_saved_tensors_default_hooks(True) is not None:
+            pop_saved_tensors_default_hooks()
         raise
 
 

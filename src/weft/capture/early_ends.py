@@ -30,6 +30,9 @@ class EarlyEnds:
         """Arrays that share memory with others in NumPy only (`values/tensors/copied_views`)."""
         self.shown_texts: list[Restart] = []
         """The restarts that end the graph before texts of data, which the replacement shows."""
+        self._held_cells: list[tuple[Any, Any, int]] = []
+        """Variables of functions that the graph holds, what they contained, and the steps that
+        passed the functions to the graph."""
         self._generators: list[tuple[Any, int]] = []
         """Generators, and the steps that made them."""
         self._inference_starts: list[Restart] = []
@@ -45,6 +48,10 @@ class EarlyEnds:
         """Record that the current call made a generator."""
         if tx.frame is not None:
             self._generators.append((value, tx.breaking_step()))
+
+    def note_cell(self, tx: Interpreter, cell: Any) -> None:
+        """Record that the graph holds a function with a copy of this variable of the frame."""
+        self._held_cells.append((cell, cell.contents, tx.breaking_step()))
 
     def note_inference(self, tx: Interpreter) -> None:
         """Record that the current instruction sets inference mode."""
@@ -63,6 +70,10 @@ class EarlyEnds:
         """The restart that ends the graph earlier, or None if it can stay as it is."""
         if self.shown_texts:
             return min(self.shown_texts, key=lambda restart: restart.step)
+        held = self._written_cell(emit)
+        if held is not None:
+            return Restart(held, graph_break(
+                "unknown-operation", "a function in the graph whose variables may change"))
         left = self._left_generator(emit)
         if left is not None:
             return Restart(left, graph_break(
@@ -76,6 +87,12 @@ class EarlyEnds:
             return Restart(copied.step, graph_break(
                 "unknown-operation", "an array that shares memory as no tensor can"))
         return self._early_inference(tx, emit.outputs)
+
+    def _written_cell(self, emit: Emitter) -> int | None:
+        """The step that put a function into the graph of which a variable was written later, or may
+        be since the program goes on with it, or None."""
+        return min((step for cell, contents, step in self._held_cells
+                    if cell.contents is not contents or emit.has(cell)), default=None)
 
     def _left_generator(self, emit: Emitter) -> int | None:
         """The step that made a generator which is dropped while it waits in a `try`, or None.

@@ -110,6 +110,11 @@ class GlobalState:
         self.error_mode = error_mode()
         self.inference: list[Any] = []
         """Open inference modes of the program, innermost last."""
+        self.saved_tensor_hooks: list[Callable[[], None]] = []
+        """What installs the saved-tensor hooks that the program has installed and not removed: they
+        are not active while capturing."""
+        self._all_hooks: list[Any] = []
+        """All pairs of hooks that it has installed."""
         self.dual_levels: list[int] = []
         """Levels of torch.autograd.forward_ad that the program has entered."""
 
@@ -131,6 +136,7 @@ class GlobalState:
     def restore(self) -> None:
         """Restore the state; replacements call it too, if their graph raises."""
         set_error_mode(self.error_mode)
+        self._remove_hooks()
         while self.inference:
             self.leave_inference()
         while self.dual_levels:
@@ -138,6 +144,22 @@ class GlobalState:
         leave_levels(self.levels)
         for function, args in self.changes()[0]:
             function(*args)
+
+    def _remove_hooks(self) -> None:
+        """Remove the program's saved-tensor hooks, which are installed if a graph has raised."""
+        self.saved_tensor_hooks.clear()
+        while top_saved_tensors_default_hooks(True) in self._all_hooks:
+            pop_saved_tensors_default_hooks()
+
+    def install_hooks(self, hooks: tuple[Any, Any]) -> Callable[[], None]:
+        """Note that the program installs saved-tensor hooks; what does it when the graph runs."""
+
+        def push_hooks() -> None:
+            push_saved_tensors_default_hooks(*hooks)
+
+        self._all_hooks.append(hooks)
+        self.saved_tensor_hooks.append(push_hooks)
+        return push_hooks
 
     def enter_inference(self, mode: bool) -> None:
         """Turn inference mode on or off."""
@@ -160,7 +182,9 @@ class GlobalState:
                 undo.append((mode.write, (*mode.where, before)))
                 redo.append((mode.write, (*mode.where, now)))
         deeper = _autocast_nesting() - self.nesting
-        return undo + _nest(-deeper), redo + _nest(deeper)
+        hooks = self.saved_tensor_hooks
+        return (undo + _nest(-deeper) + [(pop_saved_tensors_default_hooks, ())] * len(hooks),
+                redo + _nest(deeper) + [(push, ()) for push in hooks])
 
     def levels_changed(self) -> bool:
         """Whether a functorch transform or a level of forward_ad was entered or left."""

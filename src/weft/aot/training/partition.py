@@ -233,8 +233,8 @@ def _cost(node: Node, roles: _Roles) -> int:
     What is alive anyway costs next to nothing: parameters, and results that are returned and that
     eager would save too. Inputs that eager saves are likely to be alive: better than a copy."""
     value = node.meta["val"]
-    if "read_late" in node.meta:
-        return 0  # and nothing is computed of it before
+    if "read_late" in node.meta or _is_offloaded(node):
+        return 0  # (and nothing is computed of the former before)
     if node.op == "placeholder":
         if node in roles.may_change:
             return _INFINITE
@@ -246,6 +246,14 @@ def _cost(node: Node, roles: _Roles) -> int:
     if node in roles.values and config.activation_memory_budget >= 1 and _eager_saves(node):
         return 0
     return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
+
+
+def _is_offloaded(node: Node) -> bool:
+    """Whether the program copied the value from a device to the host (`save_on_cpu`)."""
+    value = node.meta["val"]
+    return isinstance(value, FakeTensor) and value.device.type == "cpu" and any(
+        isinstance(one := n.meta["val"], FakeTensor) and one.device.type != "cpu"
+        for n in node.all_input_nodes)
 
 
 def _eager_saves(node: Node) -> bool:
