@@ -805,3 +805,26 @@ def test_a_single_element_in_memory_of_other_strides_is_written(
                                        function(wanted))
             torch.testing.assert_close(given, wanted)
             assert given._version > version
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_memory_with_gaps_lost_its_strides_when_all_of_it_was_written(dynamic):
+    def program(x):
+        made = torch.empty_strided(x.size(), x.stride())
+        made[:] = x + x
+        other = x.new_empty_strided((4, 3), (6, 2)).copy_(x[:4, :3])
+        return made, other, other * 2
+
+    x = torch.randn(16, 16)[:, :8]
+    for wanted, found in zip(program(x), weft.compile(program, dynamic=dynamic)(x), strict=True):
+        torch.testing.assert_close(found, wanted, check_stride=True)
+        assert not found._is_view()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_pixels_shuffled_in_channels_last_memory_came_row_major(dynamic):
+    """The meta kernel asks for the device in a function within it, which hid the question."""
+    for x in (torch.randn(2, 16, 4, 6).to(memory_format=torch.channels_last),
+              torch.randn(2, 8, 6, 16).permute(0, 3, 1, 2)[:, :, ::2]):
+        found = weft.compile(F.pixel_shuffle, dynamic=dynamic)(x, 2)
+        torch.testing.assert_close(found, F.pixel_shuffle(x, 2), check_stride=True)

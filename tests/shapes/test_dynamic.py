@@ -536,3 +536,13 @@ def test_sizes_found_equal_keep_their_order_in_memory():
     (found,) = torch.autograd.grad(compiled(x), x, tangent)
     (wanted,) = torch.autograd.grad(torch.matrix_exp(x), x, tangent)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_groups_of_a_convolution_were_no_symbolic_number():
+    def program(x, weight):
+        return F.conv2d(x, weight, groups=weight.shape[0])
+
+    compiled = weft.compile(program, dynamic=True, fullgraph=True)
+    for n in (3, 4):
+        x, weight = torch.randn(2, n, 8, 9), torch.randn(n, 1, 3, 3)
+        torch.testing.assert_close(compiled(x, weight), program(x, weight), rtol=1e-4, atol=1e-4)

@@ -172,6 +172,21 @@ def _unbind(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str
     ]
 
 
+@_handles(aten.empty_strided.default, aten.new_empty_strided.default)
+def _empty_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+                   ) -> Any:
+    """Memory with gaps is a part of memory without: a value in the graph has no gaps."""
+    size, stride = args[-2:]
+    made = rec.functional(facts(op), args, kwargs)
+    live = require_fake(made)
+    if certainly_equal(span(size, stride), live.numel()) or certainly_equal(live.numel(), 0):
+        return made
+    whole = rec.fresh(rec.emit(
+        aten.empty.memory_format, [span(size, stride)], dtype=live.dtype, device=live.device,
+        pin_memory=False))
+    return rec.view_step(whole, ViewStep(aten.as_strided.default, (list(size), list(stride), 0)))
+
+
 @_handles(aten.as_strided.default)
 def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Recorded on the base's value in memory order; offsets count from its first element."""

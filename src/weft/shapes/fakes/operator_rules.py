@@ -8,6 +8,7 @@ own. `FakeTensorMode` does the same with more cases, and loads torch._dynamo on 
 from __future__ import annotations
 
 import inspect
+import types
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Final
@@ -134,8 +135,14 @@ def _by_meta_kernel(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: C
 @cache
 def _asks_for_the_device(func: OpOverload) -> bool:
     """Whether a Python kernel chooses layouts by the device, which meta tensors hide."""
-    code = getattr(inspect.unwrap(meta_table.get(func, len)), "__code__", None)
-    return code is not None and "device_hint" in code.co_names
+    kernel = inspect.unwrap(meta_table.get(func, len))
+    return _reads(getattr(kernel, "__code__", None), "device_hint")
+
+
+def _reads(code: Any, name: str) -> bool:
+    """Whether code, or that of a function defined in it, reads the name."""
+    return isinstance(code, types.CodeType) and (
+        name in code.co_names or any(_reads(part, name) for part in code.co_consts))
 
 
 def _on_meta(value: Any, metas: dict[int, FakeTensor]) -> Any:

@@ -421,7 +421,8 @@ def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]
     """`(x, weight, bias, stride, padding, dilation, transposed, output padding, groups)` of
     row-major operands."""
     require(len(args) == 9 and not kwargs)
-    x, weight, bias, *window, transposed, extra, groups = args
+    x, weight, bias, *window, transposed, extra, given = args
+    (groups,) = values_of([given])
     tensors = _tensors([t for t in (x, weight, bias) if t is not None])
     require(all(t.dtype == x.dtype and t.dtype.is_floating_point for t in tensors))
     sizes, kernel = sizes_of(x), sizes_of(weight)
