@@ -609,8 +609,27 @@ def _hooked_within(x, w):
     return y * gradient
 
 
+def _hooked_with_variables(x, w):
+    weight, factor = w.detach() * 3, 2.0
+    for power in (1.0, 2.0):
+        y = (x * w).sin()
+        y.register_hook(lambda gradient, power=power, x=x: gradient * x**power)
+        x = x * y
+    y.register_hook(lambda gradient: gradient * weight + factor)
+    return x * y
+
+
+def _hooked_with_a_written_variable(x, w):
+    weight = w.detach().clone()
+    y = x * w
+    y.register_hook(lambda gradient: gradient * weight)
+    weight.mul_(5)
+    return y * weight
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@pytest.mark.parametrize("program", [_hooked, _hooked_within])
+@pytest.mark.parametrize("program", [
+    _hooked, _hooked_within, _hooked_with_variables, _hooked_with_a_written_variable])
 def test_hooks_of_computed_tensors_are_part_of_the_graph(program, backend):
     weft.reset()
     x = torch.arange(3.0)
@@ -619,7 +638,7 @@ def test_hooks_of_computed_tensors_are_part_of_the_graph(program, backend):
         w = torch.ones(3, requires_grad=True)
         function(x, w).backward(torch.tensor([1.0, 2.0, 3.0]))
         gradients.append(w.grad)
-    assert torch.equal(*gradients)
+    torch.testing.assert_close(*gradients)
     assert weft.stats()["graph_breaks"] == 0
 
 
@@ -641,6 +660,30 @@ def test_hooks_that_do_more_than_compute_run_when_their_gradient_comes():
     y.sum().backward()
     assert seen == ["forward", "backward"]
     assert w.grad.tolist() == [9.0, 9.0, 9.0]
+
+
+def test_a_hook_sees_what_its_variables_hold_when_it_runs():
+    def rebinding(x):
+        factor = x.detach()
+        y = x.sin()
+        y.register_hook(lambda gradient: gradient * factor)
+        factor = factor * 2
+        return (y * factor).sum()
+
+    def used_on(x):
+        factor = x.detach() * 3
+        y = x.sin()
+        y.register_hook(lambda gradient: gradient * factor)
+        print(end="")
+        return (y * factor).sum()
+
+    for f in (rebinding, used_on):
+        gradients = []
+        for g in (f, weft.compile(f)):
+            x = torch.arange(3.0, requires_grad=True)
+            g(x).backward()
+            gradients.append(x.grad)
+        torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("read", [False, True])

@@ -310,8 +310,8 @@ class Tracer:
             check_node(node)
             if node.target is operator.setitem:
                 args = with_positions(args)
-            if hook := getattr(node.target, "gradient_hook", None):
-                return args[0].register_hook(marked_hook(hook, self._is_backward))
+            if make := getattr(node.target, "gradient_hook", None):
+                return args[0].register_hook(marked_hook(make(*args[1:]), self._is_backward))
             own = FUNCTIONS.get(node.target)
             if own is not None:
                 return own(node, args, kwargs)
