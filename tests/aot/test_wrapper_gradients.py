@@ -163,6 +163,18 @@ def test_gradients_of_gradients_went_past_the_parts(backend: str) -> None:
     same_gradients(lambda t: t.pow(3), lambda: (halves(),), twice, backend)
 
 
+def test_results_of_several_wrappers_one_after_the_other() -> None:
+    """All wrappers share one node of autograd, which each result's backward comes to."""
+    def apart(results: Any, args: Any) -> list[Any]:
+        first, second = results
+        (own,) = torch.autograd.grad(first, args[0], torch.ones_like(first), retain_graph=True)
+        second.backward(torch.ones_like(second))
+        first.backward(torch.ones_like(first))
+        return [own, *(arg.grad for arg in args)]
+
+    same_gradients(lambda a, b: (a.sin(), b * 2), lambda: (halves(), halves()), apart, "inductor")
+
+
 def test_a_tangent_in_another_memory_order() -> None:
     def transposed(result: Any, args: Any) -> list[Any]:
         tangent = Halves(torch.arange(6.0).view(3, 2).t(), torch.ones(3, 1).t())

@@ -27,12 +27,11 @@ from weft.aot.training.compile import compile_joint
 from weft.aot.training.joint import trace_backward
 from weft.aot.views import Unsupported
 from weft.aot.wrappers import (
+    InputParts,
     gradient_plans,
     has_symbolic_wrappers,
     has_wrappers,
-    input_parts,
     unwrapped_graph,
-    unwrapped_inputs,
     wrap_outputs,
 )
 from weft.diagnostics import events
@@ -70,7 +69,7 @@ def _compile_on_parts(
         plans = gradient_plans(gm, example_inputs)
     except Unsupported as reason:
         return _uncompiled(gm, str(reason))
-    parts = unwrapped_inputs(example_inputs, input_parts(gm, plans))
+    parts = InputParts(gm, plans)(example_inputs)
     inner = compile_aot(unwrapped_graph(gm, plans), parts, compiler, lowered=lowered)
     return wrap_outputs(inner, gm, plans)
 

@@ -26,7 +26,7 @@ import torch
 
 from weft.aot.training.tangents import TangentLayout
 from weft.aot.views import Unsupported
-from weft.shapes.fakes.wrappers import is_wrapper, leaves, parts, rebuilt
+from weft.shapes.fakes.wrappers import Form, is_wrapper, parts
 from weft.shapes.symnode import certainly_equal
 
 Pieces = Sequence[torch.Tensor]
@@ -44,10 +44,14 @@ class Plan:
     sources: tuple[int | None, ...] = ()
     """For each leaf of the gradient: the leaf of the tensor that it is, or None: it is carried."""
 
+    @cached_property
+    def form(self) -> Form:
+        """The tensor's form."""
+        return Form(self.like)
+
     def join(self, pieces: Pieces) -> Any:
         """A tensor of this form from its leaves."""
-        rest = iter(pieces)
-        return rebuilt(self.like, lambda _: next(rest))
+        return self.form.join(iter(pieces))
 
     @cached_property
     def of_gradient(self) -> Plan:
@@ -58,32 +62,38 @@ class Plan:
     def carried(self) -> list[int]:
         """The leaves of the gradient that carry it."""
         if self.gradient is None:
-            return [i for i, leaf in enumerate(leaves(self.like)) if carries(leaf)]
+            return [i for i, leaf in enumerate(self.form.pieces) if carries(leaf)]
         return [i for i, source in enumerate(self.sources) if source is None]
 
     def carriers(self, values: Pieces) -> list[torch.Tensor]:
         """Tensors without memory that stand for the gradient's leaves, on the values' device."""
         if self.gradient is None:
             return []
-        known, like = leaves(self.like), values[0]
-        return [like.new_empty((), dtype=of.dtype).expand(_sizes(of, known, values))
+        known, like = self.form.pieces, values[0]
+        return [like.new_empty_strided(_sizes(of, known, values), (0,) * of.dim(), dtype=of.dtype)
                 for of in self._carriers]
 
     @cached_property
     def _carriers(self) -> list[torch.Tensor]:
         """The leaves of the gradient that carry it."""
-        of = leaves(self.gradient)
+        of = self.of_gradient.form.pieces
         return [of[i] for i in self.carried]
+
+    @cached_property
+    def _kept(self) -> list[int]:
+        """The leaves of the tensor that are leaves of its gradient, too."""
+        sources = range(self.form.count) if self.gradient is None else self.sources
+        carried = set(self.carried)
+        return [s for i, s in enumerate(sources) if i not in carried and s is not None]
 
     def kept(self, values: Pieces) -> Pieces:
         """The leaves of the tensor that are leaves of its gradient, too."""
-        sources = range(len(values)) if self.gradient is None else self.sources
-        carried = set(self.carried)
-        return [values[source] for i, source in enumerate(sources)
-                if i not in carried and source is not None]
+        return [values[i] for i in self._kept]
 
     def gradient_leaves(self, kept: Pieces, carried: Pieces) -> Pieces:
         """The leaves of the gradient."""
+        if not kept:
+            return carried
         n, at = len(kept) + len(carried), set(self.carried)
         own, fixed = iter(carried), iter(kept)
         return [next(own if i in at else fixed) for i in range(n)]
@@ -155,7 +165,7 @@ class Wrapped(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, *pieces: torch.Tensor) -> Any:
         """The wrapper of the leaves; the carriers matter to autograd only."""
         ctx.set_materialize_grads(False)
-        ctx.plan, ctx.n = plan, len(leaves(plan.like))
+        ctx.plan, ctx.n = plan, plan.form.count
         return plan.join([_constant(piece) for piece in pieces[: ctx.n]])
 
     @staticmethod
@@ -166,7 +176,7 @@ class Wrapped(torch.autograd.Function):
         at = plan.carried
         if gradient is None:
             return (None, *found, *([None] * len(at) if plan.gradient is not None else []))
-        own = Unwrapped.apply(plan.of_gradient, gradient)  # type: ignore[no-untyped-call]
+        own = Unwrapped.apply((plan.of_gradient,), gradient)  # type: ignore[no-untyped-call]
         if plan.gradient is not None:
             return (None, *found, *(own[i] for i in at))
         for i in at:
@@ -176,35 +186,70 @@ class Wrapped(torch.autograd.Function):
 
 @final
 class Unwrapped(torch.autograd.Function):
-    """`Unwrapped.apply(plan, wrapper)`: its leaves, then the carriers."""
+    """`Unwrapped.apply(plans, *wrappers)`: of each wrapper its leaves, then the carriers.
+
+    One function for all inputs of a graph: a node of autograd costs more than a wrapper does.
+    """
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, plans: Sequence[Plan], *wrappers: torch.Tensor) -> Any:
         """The leaves as tensors of their own, and the carriers."""
         ctx.set_materialize_grads(False)
-        if plan.gradient is None:  # a result, or a gradient
-            wrapper = in_form(wrapper.detach(), plan.like)
-        carried = set(plan.carried) if plan.gradient is None else set()
-        values = [leaf.detach() if i in carried else _constant(leaf)
-                  for i, leaf in enumerate(leaves(wrapper))]
-        ctx.mark_non_differentiable(*(v for i, v in enumerate(values) if i not in carried))
-        ctx.save_for_backward(*plan.kept(values))
-        carriers = plan.carriers(values)
-        ctx.plan, ctx.n = plan, len(values)
-        ctx.meta = [(x.shape, x.dtype, x.device)
-                    for x in carriers or [values[i] for i in plan.carried]]
-        return (*values, *carriers)
+        ctx.gradients, found = [], list[torch.Tensor]()
+        for plan, wrapper in zip(plans, wrappers, strict=True):
+            found += _divided(ctx.gradients, plan, wrapper, len(found))
+        differentiable = {i for gradient in ctx.gradients for i in gradient.places}
+        ctx.mark_non_differentiable(*(v for i, v in enumerate(found) if i not in differentiable))
+        return tuple(found)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        """The gradient of the wrapper, from what arrives at its leaves or carriers."""
-        plan: Plan = ctx.plan
-        arrived = tangents[ctx.n :]
-        if plan.gradient is None:
-            arrived = tuple(tangents[i] for i in plan.carried)
+        """The gradients of the wrappers, from what arrives at their leaves or carriers."""
+        wanted = ctx.needs_input_grad[1:]
+        return None, *(gradient.of(tangents) if needed else None
+                       for gradient, needed in zip(ctx.gradients, wanted, strict=True))
+
+
+@final
+class _Gradient:
+    """The gradient of a wrapper that was divided: where it arrives among the tangents."""
+
+    __slots__ = ("forms", "kept", "places", "plan")
+
+    def __init__(
+        self, plan: Plan, kept: Pieces, places: Sequence[int], carriers: Pieces
+    ) -> None:
+        self.plan, self.kept, self.places = plan, kept, places
+        self.forms = [(x.shape, x.dtype, x.device) for x in carriers]
+
+    def of(self, tangents: Sequence[torch.Tensor | None]) -> Any:
+        """The gradient, None if nothing arrived."""
+        arrived = [tangents[i] for i in self.places]
         if all(tangent is None for tangent in arrived):
-            return None, None
+            return None
         carried = [torch.zeros(shape, dtype=dtype, device=device) if own is None else own
-                   for own, (shape, dtype, device) in zip(arrived, ctx.meta, strict=True)]
-        pieces = plan.gradient_leaves(ctx.saved_tensors, carried)
-        return None, Wrapped.apply(plan.of_gradient, *pieces)  # type: ignore[no-untyped-call]
+                   for own, (shape, dtype, device) in zip(arrived, self.forms, strict=True)]
+        pieces = self.plan.gradient_leaves(self.kept, carried)
+        if not torch.is_grad_enabled():
+            return self.plan.of_gradient.join([_constant(piece) for piece in pieces])
+        return Wrapped.apply(self.plan.of_gradient, *pieces)  # type: ignore[no-untyped-call]
+
+
+def _divided(
+    gradients: list[_Gradient], plan: Plan, wrapper: torch.Tensor, at: int
+) -> list[torch.Tensor]:
+    """The leaves and carriers of a wrapper, which are outputs from this index on; adds how its
+    gradient is made."""
+    if plan.gradient is not None:
+        values = [_constant(leaf) for leaf in plan.form.leaves(wrapper)]
+        carriers = plan.carriers(values)
+        first = at + len(values)
+        places: Sequence[int] = range(first, first + len(carriers))
+    else:  # a result, or a gradient
+        carried = set(plan.carried)
+        values = [leaf.detach() if i in carried else _constant(leaf) for i, leaf in enumerate(
+            plan.form.leaves(in_form(wrapper.detach(), plan.like)))]
+        carriers, places = [], [at + i for i in plan.carried]
+    gradients.append(_Gradient(
+        plan, plan.kept(values), places, carriers or [values[i] for i in plan.carried]))
+    return [*values, *carriers]

@@ -24,12 +24,11 @@ from weft.aot.tracing.trace import Tracer
 from weft.aot.training.joint import run_backward
 from weft.aot.views import Unsupported
 from weft.aot.wrapper_gradients import Plan, Unwrapped, Wrapped, carries, in_form
-from weft.shapes.fakes.wrappers import is_wrapper, leaves, parts, rebuilt
+from weft.shapes.fakes.wrappers import Form, is_wrapper, leaves, parts, rebuilt
 
 Call = Callable[..., Any]
 Plans = Mapping[int, Plan]
 """Of those inputs, by index, that are wrappers whose gradients the graph gives."""
-Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
 
 @final
@@ -61,7 +60,7 @@ class Divided:
         self.plan = plan
 
     def __call__(self, wrapper: torch.Tensor) -> Any:
-        return Unwrapped.apply(self.plan, wrapper)  # type: ignore[no-untyped-call]
+        return Unwrapped.apply((self.plan,), wrapper)  # type: ignore[no-untyped-call]
 
 
 def _is_wrapped(value: object) -> bool:
@@ -124,7 +123,7 @@ def _traced(gm: GraphModule, examples: Sequence[Any], wrapped: Sequence[int]) ->
     graph, env = _on_parts(gm, {})
     inputs = _graph_inputs(gm)
     graph.output(([env.get(r, r) for r in _results(gm)], [env[inputs[i]] for i in wrapped]))
-    tracer = Tracer(_module(gm, graph), unwrapped_inputs(examples, input_parts(gm, {})))
+    tracer = Tracer(_module(gm, graph), InputParts(gm, {})(examples))
     tracer.add_inputs()
     tracer.add_state()
     tracer.run()
@@ -269,28 +268,52 @@ def _parts_of(graph: Graph, node: Node, value: Any) -> Iterator[Node]:
 # -- at run time -----------------------------------------------------------------------------------
 
 
-def input_parts(gm: GraphModule, plans: Plans) -> list[Parts | None]:
-    """For each input: what gives its parts and what carries its gradient; None: it is plain."""
-    return [None if not _is_wrapped(value) else Divided(plans[i]) if i in plans else leaves
-            for i, value in enumerate(_values(gm)[0])]
+@final
+class InputParts:
+    """Replaces wrappers among a graph's inputs by their parts and what carries their gradients."""
 
+    def __init__(self, gm: GraphModule, plans: Plans) -> None:
+        wrapped = {i: value for i, value in enumerate(_values(gm)[0]) if _is_wrapped(value)}
+        self._plans = {i: plans[i] for i in wrapped if i in plans}
+        self._forms = {i: Form(value) for i, value in wrapped.items() if i not in plans}
+        self._counts = [(i, plan.form.count + len(plan.carried))
+                        for i, plan in self._plans.items()]
 
-def unwrapped_inputs(inputs: Sequence[Any], parts_of: Sequence[Parts | None]) -> list[Any]:
-    """The inputs with wrappers replaced by their parts, and what carries their gradients."""
-    return [piece for value, divide in zip(inputs, parts_of, strict=True)
-            for piece in ((value,) if divide is None else divide(value))]
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """The graph's inputs, plain."""
+        divided = self._divided(inputs)
+        found = list[Any]()
+        for i, value in enumerate(inputs):
+            if i in divided:
+                found += divided[i]
+            else:
+                found.append(value)
+        return found
+
+    def _divided(self, inputs: Sequence[Any]) -> dict[int, Sequence[torch.Tensor]]:
+        """The pieces of each wrapper."""
+        divided: dict[int, Sequence[torch.Tensor]] = {
+            i: form.leaves(inputs[i]) for i, form in self._forms.items()}
+        if self._plans:
+            pieces = Unwrapped.apply(  # type: ignore[no-untyped-call]
+                (*self._plans.values(),), *(inputs[i] for i in self._plans))
+            start = 0
+            for i, count in self._counts:
+                divided[i] = pieces[start : start + count]
+                start += count
+        return divided
 
 
 def wrap_outputs(call: Call, gm: GraphModule, plans: Plans) -> Call:
     """`call`, which works on parts, as a callable with the inputs and outputs of `gm`."""
     joins = [Joined(_plain_plan(value), "result" if value.requires_grad else "constant")
              if _is_wrapped(value) else None for value in _values(gm)[1]]
-    counts = [1 if join is None else len(leaves(join.plan.like)) for join in joins]
+    counts = [1 if join is None else join.plan.form.count for join in joins]
     boxed = getattr(call, "boxed", False)
-    parts_of = input_parts(gm, plans)
+    parts_of = InputParts(gm, plans)
 
     def on_wrappers(*inputs: Any) -> list[Any]:
-        pieces = unwrapped_inputs(inputs, parts_of)
+        pieces = parts_of(inputs)
         results = iter(call(pieces) if boxed else call(*pieces))
         taken = [[next(results) for _ in range(count)] for count in counts]
         return [own[0] if join is None else join(*own)

@@ -7,7 +7,9 @@ computes with the parts alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, final
 
 import torch
@@ -52,6 +54,61 @@ def rebuilt(value: Any, leaf: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     inner: Mapping[str, Any] = {name: rebuilt(getattr(value, name), leaf) for name in names}
     unflatten = type(value).__tensor_unflatten__  # type: ignore[attr-defined]
     return unflatten(inner, context, value.size(), value.stride())
+
+
+@final
+class Form:
+    """How a tensor is made of others, read once for all tensors like it.
+
+    Of a tensor: `leaves` of its like by attribute paths, `join` as `rebuilt` from a wrapper's
+    own attributes.
+    """
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self.like = like
+        self._paths = _paths(like)
+        self.count = len(self._paths)
+        self.join = _joiner(like)
+
+    @cached_property
+    def pieces(self) -> list[torch.Tensor]:
+        """The leaves of the tensor itself."""
+        return self.leaves(self.like)
+
+    def leaves(self, value: torch.Tensor) -> list[torch.Tensor]:
+        """The leaves of a tensor of this form."""
+        return [path(value) for path in self._paths]
+
+
+def _paths(like: torch.Tensor) -> list[Callable[[Any], Any]]:
+    """What reads each leaf."""
+    if not is_wrapper(type(like)):
+        return [lambda value: value]
+    return [operator.attrgetter(name) for name in _names(like)]
+
+
+def _names(wrapper: torch.Tensor) -> Iterator[str]:
+    """The dotted names of a wrapper's leaves."""
+    for name in parts(wrapper)[0]:
+        inner = getattr(wrapper, name)
+        if isinstance(inner, torch.Tensor) and is_wrapper(type(inner)):
+            yield from (f"{name}.{rest}" for rest in _names(inner))
+        elif isinstance(inner, torch.Tensor):
+            yield name
+
+
+def _joiner(like: Any) -> Callable[[Iterator[torch.Tensor]], Any]:
+    """What takes the leaves of a tensor like this one from an iterator and makes it of them."""
+    if not isinstance(like, torch.Tensor):
+        return lambda _: like
+    if not is_wrapper(type(like)):
+        return next
+    names, context = parts(like)
+    inner = [(name, _joiner(getattr(like, name))) for name in names]
+    unflatten = type(like).__tensor_unflatten__  # type: ignore[attr-defined]
+    size, stride = like.size(), like.stride()
+    return lambda pieces: unflatten(
+        {name: join(pieces) for name, join in inner}, context, size, stride)
 
 
 def keep_nested_dummy_real() -> None:
