@@ -77,6 +77,7 @@ from torch._C import _infer_size as infer_size
 from torch._C import _InferenceMode as InferenceMode
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from torch._C import _is_fwd_grad_enabled as is_forward_grad_enabled
+from torch._C import _is_torch_function_all_disabled as is_torch_function_all_disabled
 from torch._C import _is_torch_function_enabled as is_torch_function_enabled
 from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
 from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth

@@ -208,3 +208,60 @@ class Duck:
 def test_classes_of_objects_in_lists_and_keywords_are_asked(program):
     x = torch.randn(3)
     _same(program(x), weft.compile(program, backend="eager", fullgraph=True)(x))
+
+
+class Lying(torch.Tensor):
+    """Says other things of itself than are true."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func == torch.Tensor.shape.__get__ or torch.Tensor.dtype.__get__ == func:
+            return func.__self__.__name__
+        if func == torch.Tensor.__len__:
+            return 96
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Unasked(torch.Tensor):
+    """Switches off every dispatch, not only that of classes."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunction():
+            out = func(*args, **(kwargs or {}))
+        return out.as_subclass(cls) if isinstance(out, torch.Tensor) else out
+
+
+class Adding100(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return out + 100 if func is torch.add else out
+
+
+def _switched_off(x):
+    answers = []
+
+    def add_and_ask():
+        answers.append((torch.add(x, 1), torch._C._is_torch_function_enabled(),
+                        torch._C._is_torch_function_all_disabled()))
+
+    with Adding100():
+        add_and_ask()
+        with torch._C.DisableTorchFunction():
+            add_and_ask()
+        with torch._C.DisableTorchFunctionSubclass():
+            add_and_ask()
+    add_and_ask()
+    return [value for answer in answers for value in answer]
+
+
+@pytest.mark.parametrize(("function", "cls"), [
+    (lambda x: (x.shape, x.dtype, x.ndim, len(x), x + 1), Lying),
+    (lambda x: (x * 2 + 1).relu(), Unasked),
+    (_switched_off, torch.Tensor)], ids=["compared getters", "all off within", "all off"])
+def test_getters_were_not_equal_and_blocks_that_switch_all_dispatch_off_did_nothing(function, cls):
+    x = torch.ones(2, 2).as_subclass(cls)
+    expected = function(x)
+    got = weft.compile(function, backend="eager", fullgraph=True)(x)
+    _same(tuple(expected) if isinstance(expected, list) else expected,
+          tuple(got) if isinstance(got, list) else got)

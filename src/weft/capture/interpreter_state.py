@@ -77,6 +77,8 @@ class ModeState:
     """Whether a tensor's class has its own `__torch_function__`."""
     subclasses_off: int = 0
     """How many nested blocks disable the classes' `__torch_function__`."""
+    hidden: list[list[SymbolicValue]] = field(default_factory=list)
+    """The active modes where blocks began that disable them too, innermost last."""
     ignored_warnings: list[Any] = field(default_factory=list)
     """Warning filters of the program that ignore warnings (`replacement/ignored_warnings.py`)."""
 

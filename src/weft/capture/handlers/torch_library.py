@@ -26,7 +26,6 @@ from weft._torch import (
     get_privateuse1_backend_name,
     get_tracing_state,
     is_forward_grad_enabled,
-    is_torch_function_enabled,
     is_torch_function_mode_enabled,
     lazy_property_of_class,
     log_api_usage_once,
@@ -101,7 +100,7 @@ for _name in ("is_inference_mode_enabled", "get_default_dtype",
         _state(getattr(torch, _name))
 
 for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torch.xpu.is_available,
-                  torch.distributed.is_available, is_torch_function_enabled,
+                  torch.distributed.is_available,
                   torch.amp.autocast_mode.is_autocast_available,
                   get_deterministic_algorithms, is_forward_grad_enabled,
                   torch.cuda.device_count, torch.cuda.is_initialized, torch.cuda.get_device_name,
@@ -220,14 +219,23 @@ _NUMPY_TYPES: Final = {
 }
 
 
-def _with_numpy_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> Kwargs:
-    """Tensors of NumPy numbers have their dtypes, which a graph's plain numbers do not express."""
+def _with_numpy_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments with plain numbers for NumPy's, of whose dtype the tensor will be."""
     kinds = _number_types(tx, args[0]) if len(args) == 1 and "dtype" not in kwargs else set()
     if kinds.isdisjoint(_NUMPY_TYPES) or not kinds <= {int, float, bool, *_NUMPY_TYPES}:
-        return kwargs
+        return args, kwargs
     plain = {int: torch.int64, float: torch.get_default_dtype(), bool: torch.bool}
     types = [(_NUMPY_TYPES | plain)[kind] for kind in kinds]
-    return kwargs | {"dtype": constant(functools.reduce(torch.promote_types, types))}
+    named = kwargs | {"dtype": constant(functools.reduce(torch.promote_types, types))}
+    return [_plain_numbers(tx, args[0])], named
+
+
+def _plain_numbers(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    value = tx.force(value)
+    if isinstance(value, (ListValue, TupleValue)):
+        return ListValue([_plain_numbers(tx, item) for item in value.all(tx)])
+    known = value.constant() if isinstance(value, ConstantValue) else None
+    return constant(known.item()) if isinstance(known, numpy.generic) else value
 
 
 def _number_types(tx: Interpreter, value: SymbolicValue) -> set[type]:
@@ -241,7 +249,7 @@ def _number_types(tx: Interpreter, value: SymbolicValue) -> set[type]:
 
 @rule(torch.as_tensor)
 def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    kwargs = _with_numpy_type(tx, args, kwargs)
+    args, kwargs = _with_numpy_type(tx, args, kwargs)
     if args and not isinstance(args[0], TensorValue) and (
             _holds(tx, args[0], SymbolicNumberValue) or _holds(tx, args[0], TensorValue)):
         return _tensor(tx, args, kwargs)
@@ -250,7 +258,7 @@ def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(torch.tensor)
 def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    kwargs = _with_numpy_type(tx, args, kwargs)
+    args, kwargs = _with_numpy_type(tx, args, kwargs)
     of_tensors = args and (isinstance(args[0], TensorValue) or _holds(tx, args[0], TensorValue))
     options = set(kwargs) - {"dtype", "device"}
     if of_tensors and (options or isinstance(args[0], TensorValue)):
@@ -452,16 +460,21 @@ _scaled("addcdiv_", contexts.addcdiv_)
 _scaled("addcmul_", contexts.addcmul_)
 
 
-_SWITCHES: list[Any] = [torch.autograd.profiler.record_function, DisableTorchFunction,
-                        torch.profiler.record_function]
+_SWITCHES: list[Any] = [torch.autograd.profiler.record_function, torch.profiler.record_function]
 
 
 _SUBCLASS_SWITCH: Any = DisableTorchFunctionSubclass
+_FUNCTION_SWITCH: Any = DisableTorchFunction
 
 
 @constructor(_SUBCLASS_SWITCH)
 def _plain_tensors(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.call_python(contexts.PlainTensors, [])
+
+
+@constructor(_FUNCTION_SWITCH)
+def _plain_functions(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.call_python(contexts.PlainFunctions, [])
 
 
 _INFERENCE: Any = InferenceMode

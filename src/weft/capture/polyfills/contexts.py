@@ -44,6 +44,23 @@ class PlainTensors(NullContext):
         switch_subclasses(-1)
 
 
+def switch_functions(off: bool) -> None:
+    """Has a rule: no `__torch_function__`, of classes or of modes, is asked from here on, or those
+    that were asked before."""
+
+
+class PlainFunctions(NullContext):
+    """`torch._C.DisableTorchFunction`: operations see plain tensors and no modes."""
+
+    def __enter__(self) -> PlainFunctions:
+        switch_functions(True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        switch_functions(False)
+
+
 def switch_inference(mode: bool | None) -> None:
     """Has a rule: inference mode is set to `mode` from here on; None restores the previous mode."""
 

@@ -126,7 +126,11 @@ class ConstantValue(SymbolicValue):
 
     def fake(self, tx: Interpreter) -> Any:
         if type(self.value).__module__ == "numpy" and hasattr(self.value, "item"):
-            return self.value.item()  # a NumPy scalar is a number to torch
+            plain = self.value.item()
+            if isinstance(plain, (bool, complex)) and not isinstance(self.value, complex):
+                # some operations read it as a float, others refuse it or take it for what it is
+                raise graph_break("unknown-value", f"{self!r} as an argument of a tensor operation")
+            return plain  # a NumPy scalar is a number to torch
         if isinstance(self.value, enum.Enum) and isinstance(self.value, (int, float, str)):
             return next(base for base in (int, float, str)  # the graph's code knows no enums
                         if isinstance(self.value, base))(self.value.value)

@@ -332,7 +332,8 @@ class TensorValue(SymbolicValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if not isinstance(other, TensorValue) and not _number(other):
-            plain = isinstance(other, (TupleValue, ListValue)) or other.is_constant
+            plain = isinstance(other, (TupleValue, ListValue)) or (
+                other.is_constant and not isinstance(other.constant(), numpy.generic))
             return boolean(op == "ne") if plain and op in ("eq", "ne") else None
         left, right = (other, self) if reflected else (self, other)
         target = getattr(operator, plain_operator(op) if reflected else op)

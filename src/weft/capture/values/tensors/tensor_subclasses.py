@@ -19,7 +19,12 @@ from torch import fx
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.overrides import TorchFunctionMode, get_default_nowrap_functions
 
-from weft._torch import DisableTorchFunctionSubclass, disabled_torch_function
+from weft._torch import (
+    DisableTorchFunctionSubclass,
+    disabled_torch_function,
+    is_torch_function_all_disabled,
+    is_torch_function_enabled,
+)
 from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.guards.guard_set import tensor_guard
 from weft.capture.polyfills import contexts
@@ -104,6 +109,11 @@ class SubclassValue(TensorValue):
             return dispatch(tx, AttributeReader(name), [self], {})
         return super().getattr(tx, name)
 
+    def rows(self, tx: Interpreter) -> SymbolicValue:
+        if own_attribute(self.cls, "__len__") is MISSING and _is_on(tx):
+            return tx.force(self.method(tx, "__len__", [], {}))
+        return super().rows(tx)
+
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         function = getattr(torch.Tensor, name, None) if name not in _UNSEEN else None
         if own_attribute(self.cls, name) is MISSING and function is not None and _is_on(tx):
@@ -139,6 +149,14 @@ class AttributeReader(SymbolicValue):
         return getattr(torch.Tensor, self.name).__get__
 
     def dict_key(self, tx: Interpreter) -> Any:
+        return self.constant()
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op not in ("eq", "ne") or other.python_type() is not self.kind:
+            return None
+        return constant((self.constant() == other.real()) is (op == "eq"))
+
+    def real(self) -> Any:
         return self.constant()
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -284,6 +302,27 @@ def _default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _switch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     tx.modes.subclasses_off += args[0].constant()
     return constant(None)
+
+
+@rule(contexts.switch_functions)
+def _switch_all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    modes = tx.modes
+    if args[0].constant():
+        modes.hidden.append(modes.functions)
+        modes.functions = []
+    else:
+        modes.functions = modes.hidden.pop()
+    return _switch(tx, [constant(1 if args[0].constant() else -1)], {})
+
+
+@rule(is_torch_function_enabled)
+def _classes_are_asked(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(_is_on(tx) and is_torch_function_enabled())
+
+
+@rule(is_torch_function_all_disabled)
+def _nobody_is_asked(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(bool(tx.modes.hidden) or is_torch_function_all_disabled())
 
 
 def _convert(tx: Interpreter, value: SymbolicValue, cls: type) -> SymbolicValue:
