@@ -9,7 +9,7 @@ import enum
 import functools
 import sys
 import weakref
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypedDict, TypeVar
 
 import pytest
 import torch
@@ -589,3 +589,51 @@ def test_a_metaclass_that_loses_the_cell_of_the_class() -> None:
         return x, Local
 
     check(f, (torch.ones(2),), breaks=None)
+
+
+def test_a_named_tuple_written_as_a_class_broke_the_graph() -> None:
+    def f(x: Any) -> Any:
+        class Pair(NamedTuple):
+            """Two tensors."""
+
+            first: torch.Tensor
+            second: torch.Tensor = x * 3
+            count: int = 4
+
+            def total(self) -> Any:
+                return (self.first + self.second).sum() * self.count
+
+            @property
+            def start(self) -> Any:
+                return self[0]
+
+        one = Pair(x)
+        first, *_ = other = one._replace(count=5)
+        return (one.total() + other.total(), one.start + first, len(one), Pair._fields,
+                other._asdict()["count"], Pair.__doc__)
+
+    outcomes(f, (X,), (X + 1,))
+
+
+def test_a_named_tuple_class_that_escapes_has_its_fields() -> None:
+    def f(x: Any) -> Any:
+        class Pair(NamedTuple):
+            first: torch.Tensor
+            count: int = 2
+
+        return Pair(x * 2)
+
+    expected, actual = f(X), weft.compile(f, backend="eager", fullgraph=True)(X)
+    assert repr(actual) == repr(expected)
+    mine, theirs = type(actual), type(expected)
+    assert mine._fields == theirs._fields and mine._field_defaults == theirs._field_defaults
+    assert mine.__annotations__ == mine.__new__.__annotations__ == theirs.__annotations__
+    assert mine.__mro__[1:] == theirs.__mro__[1:] and mine.__doc__ == theirs.__doc__
+
+
+def test_asking_for_the_accelerator_broke_the_graph() -> None:
+    def f(x: Any) -> Any:
+        device = torch.accelerator.current_accelerator(check_available=True)
+        return x + (0 if device is None else 1), torch.accelerator.device_count()
+
+    outcomes(f, (X,))

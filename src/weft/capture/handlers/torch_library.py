@@ -100,7 +100,8 @@ for _name in ("is_inference_mode_enabled", "get_default_dtype",
         _state(getattr(torch, _name))
 
 for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torch.xpu.is_available,
-                  torch.distributed.is_available,
+                  torch.accelerator.current_accelerator, torch.accelerator.is_available,
+                  torch.accelerator.device_count, torch.distributed.is_available,
                   torch.amp.autocast_mode.is_autocast_available,
                   get_deterministic_algorithms, is_forward_grad_enabled,
                   torch.cuda.device_count, torch.cuda.is_initialized, torch.cuda.get_device_name,

@@ -19,6 +19,7 @@ import dataclasses
 import enum
 import functools
 import types
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -54,7 +55,9 @@ if TYPE_CHECKING:
 
 Namespace = dict[str, SymbolicValue]
 
-_METACLASSES: Final = (type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function))
+_NAMED_TUPLE: Final[Any] = vars(typing)["NamedTupleMeta"]
+_METACLASSES: Final = (
+    type, abc.ABCMeta, enum.EnumMeta, _NAMED_TUPLE, type(torch.autograd.Function))
 
 
 @final
@@ -79,7 +82,7 @@ class MadeClass(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         bases = "".join(f"{emit.value(base)}, " for base in self.bases)
-        items = "".join(f"({name!r}, {_early(emit, name, value)}), "
+        items = "".join(f"({name!r}, {self._early(emit, name, value)}), "
                         for name, value in self.namespace.items() if name not in self.late)
         for value in self.namespace.values():
             _write_marks(emit, value)
@@ -90,14 +93,16 @@ class MadeClass(SymbolicValue):
             emit.line(f"setattr({name}, {late!r}, {emit.value(self.namespace[late])})")
         return name
 
+    def _early(self, emit: Emitter, name: str, value: SymbolicValue) -> str:
+        """The expression of a class attribute; `__slots__` and the fields of a named tuple must be
+        complete when the class is made."""
+        if name == "__annotations__" and self.metaclass is _NAMED_TUPLE:
+            return emit.hashed(value)
+        slots = python_object(emit.tx, value) if name == "__slots__" else MISSING
+        return emit.value(value) if slots is MISSING else emit.constant(slots)
+
     def python_type(self) -> type:
         return self.metaclass
-
-
-def _early(emit: Emitter, name: str, value: SymbolicValue) -> str:
-    """The expression of a class attribute; `__slots__` must be complete when the class is made."""
-    slots = python_object(emit.tx, value) if name == "__slots__" else MISSING
-    return emit.value(value) if slots is MISSING else emit.constant(slots)
 
 
 def _write_marks(emit: Emitter, value: SymbolicValue) -> None:
