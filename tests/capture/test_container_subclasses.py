@@ -409,3 +409,19 @@ class Third(float):
 
 def test_divmod_of_an_instance_of_a_subclass_of_float_failed_inside() -> None:
     check(lambda x, n: (divmod(n, 2), divmod(2, n), x + 1), (torch.ones(2), Third(3.5)), graphs=1)
+
+
+class Extent(NamedTuple):
+    height: int
+    width: int
+
+
+def test_the_iterator_of_a_named_tuple_made_an_empty_one_of_its_class() -> None:
+    def f(x: Any, extent: Extent) -> Any:
+        first, ended = iter(extent), iter(extent)
+        return first.__next__(), type(first), [*ended], next(ended, None), ended, x + 1
+
+    check(lambda x, e: (lambda r: (*r[:4], list(r[4]), r[5]))(f(x, e)),
+          (torch.ones(2), Extent(2, 3)), graphs=1)
+    *_, ended, _ = weft.compile(f, backend="eager")(torch.ones(2), Extent(2, 3))
+    assert list(ended) == []

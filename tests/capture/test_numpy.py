@@ -259,3 +259,24 @@ def test_a_slice_bounded_by_a_scalar_of_data_ends_the_graph() -> None:
 
     compiled = weft.compile(f)
     assert torch.equal(compiled(torch.ones(6)), f(torch.ones(6)))
+
+
+@pytest.mark.parametrize("scalar", [np.True_, np.complex64(1), np.int32(2), np.float32(2.5)])
+@pytest.mark.parametrize("operation", [
+    lambda x, n: x == n, lambda x, n: n != x, lambda x, n: torch.full((2,), n), lambda x, n: x[n],
+    lambda x, n: torch.where(x > 0, x, n), lambda x, n: x.add(n), lambda x, n: torch.arange(n),
+    lambda x, n: x.sum(0, keepdim=n)])
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_numpy_bools_and_complex_numbers_were_python_numbers_to_torch(scalar, operation):
+    check(operation, (torch.arange(3), scalar), breaks=None)
+
+
+def test_tensors_of_numpy_bools_have_their_dtype():
+    def f(x, done):
+        return torch.tensor(done), torch.as_tensor([done, done]), x if done else -x
+
+    check(f, (torch.ones(2), np.True_), (torch.ones(2), np.False_), graphs=2)
+
+
+def test_divmod_of_numpy_numbers():
+    check(lambda x, n: (divmod(n, 2), x + 1), (torch.ones(2), np.int32(5)), graphs=1)

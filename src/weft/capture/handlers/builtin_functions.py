@@ -357,11 +357,11 @@ def _divmod(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     numbers = [operand(arg) for arg in args]
     if any(isinstance(arg, ObjectValue) for arg in args):
         return tx.binary("divmod", *args)
-    if None in numbers:
-        raise graph_break("unknown-operation", f"divmod of {args[0]!r} and {args[1]!r}")
     if all(arg.is_constant for arg in args):
         number, divisor = (arg.constant() for arg in args)
-        return constant(evaluate(tx, lambda: divmod(number, divisor)))
+        return tx.wrap_new(evaluate(tx, lambda: divmod(number, divisor)))
+    if None in numbers:
+        raise graph_break("unknown-operation", f"divmod of {args[0]!r} and {args[1]!r}")
     check_divisor(tx, "divmod", *numbers)
     return TupleValue([tx.binary("floordiv", *args), tx.binary("mod", *args)])
 

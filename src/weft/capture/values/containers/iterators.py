@@ -70,7 +70,7 @@ class ItemsIterator(IteratorValue):
     def python_type(self) -> type:
         if self.text is not None:
             return type(iter(self.text.constant()))
-        return type(iter(self.sequence.python_type()()))
+        return type(iter(self.sequence.kind()))
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         if self.position < 0:
@@ -83,7 +83,7 @@ class ItemsIterator(IteratorValue):
 
     def rebuild(self, emit: Emitter) -> str:
         if self.position < 0:  # over nothing: what it was over may be filled again
-            given = (f"{emit.constant(self.sequence.python_type())}()" if self.text is None
+            given = (f"{emit.constant(self.sequence.kind)}()" if self.text is None
                      else emit.value(self.text))
             name = emit.bind(self, f"iter({given})")
             emit.line(f"for _ in {name}: pass")
