@@ -15,6 +15,7 @@ import functools
 import os
 import re
 import sys
+import threading
 import types
 import typing
 import warnings
@@ -982,3 +983,34 @@ def test_a_proxy_refuses_to_merge_into_its_dictionary() -> None:
             return x + 1, str(error), dict(numbers)
 
     check(program, (X,))
+
+
+class Percent(str):
+    def __rmod__(self, other: object) -> str:
+        return f"asked about {other!r}"
+
+
+def test_a_text_was_formatted_with_one_whose_class_hooks_into_it() -> None:
+    outside = Percent("out")
+
+    def program(x: torch.Tensor) -> Any:
+        return x + 1, "a %% %r" % Percent("in"), "%s" % outside, "%s" % "plain"
+
+    check(program, (torch.ones(2),))
+
+
+def test_the_dictionary_of_a_thread_local_is_read_only() -> None:
+    def program(x: torch.Tensor) -> Any:
+        local, texts = threading.local(), []
+        local.x = 5
+        try:
+            local.__dict__ = {}
+        except AttributeError as error:
+            texts.append(str(error))
+        try:
+            del local.__dict__
+        except AttributeError as error:
+            texts.append(str(error))
+        return x + local.x, texts
+
+    check(program, (torch.ones(2),))

@@ -38,7 +38,7 @@ def binary_operation(
             op in ("add", "iadd") and TextValue in (left.__class__, right.__class__)):
         return _of_constants(tx, op, left, right)
     polyfill = OPERATOR_POLYFILLS.get((left.python_type(), plain_operator(op)))
-    if polyfill is not None and left.is_constant:
+    if polyfill is not None and left.is_constant and not _right_first(op, left, right):
         return tx.wrap_fixed(polyfill, op).call(tx, [left, right], {})
     result = _by_families(tx, op, left, right)
     if result is None and plain_operator(op) != op:

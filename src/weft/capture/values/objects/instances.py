@@ -287,7 +287,7 @@ class ObjectValue(SymbolicValue):
         attribute = self._defined(tx, name)
         if attribute is not MISSING and is_data_descriptor(attribute):
             self._set_descriptor(tx, name, attribute, value)
-        elif not _has_dict(self.cls):
+        elif not self._has_place(name):
             raise self._no_place(tx, name)
         else:
             self.attributes.store(tx, name, constant(name), value)
@@ -299,14 +299,23 @@ class ObjectValue(SymbolicValue):
             raise graph_break("unknown-operation", f"{value!r} as attributes of {self!r}")
         self.attributes, self.namespace = found, value
 
+    def _has_place(self, name: str) -> bool:
+        """Whether the object has a dictionary for the attribute."""
+        return _has_dict(self.cls) and not (self.cls is threading.local and name == "__dict__")
+
     def _no_place(self, tx: Interpreter, name: str) -> ObservedException:
         """The error of setting or deleting an attribute of an object without a dictionary."""
-        return self._error_of(tx, name, lambda it: object.__setattr__(it, name, None))
+        return self._error_of(tx, name, lambda it: self._in_c.__setattr__(it, name, None))
+
+    @property
+    def _in_c(self) -> type:
+        """The class whose functions in C make the object and set its attributes."""
+        return threading.local if self.cls is threading.local else object
 
     def _error_of(self, tx: Interpreter, name: str, use: Callable[[Any], Any]) -> ObservedException:
         """The AttributeError of an object without contents, in the words of the Python version."""
         try:
-            use(object.__new__(self.cls))
+            use(self._in_c.__new__(self.cls))
         except AttributeError as error:
             return tx.error(AttributeError, *error.args)
         except TypeError:  # a C base class makes the instances
@@ -369,7 +378,7 @@ class ObjectValue(SymbolicValue):
                 raise graph_break("unknown-operation", f"deleting {name!r} of {self!r}")
             descriptor = class_value(tx, self.cls, name, attribute)
             tx.wrap_fixed(deleter, name).call(tx, [descriptor, self], {})
-        elif not _has_dict(self.cls):
+        elif not self._has_place(name):
             raise self._no_place(tx, name)
         elif self.attributes.remove(tx, name) is None:
             raise self._missing(tx, name)
