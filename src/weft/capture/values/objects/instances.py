@@ -308,7 +308,7 @@ class ObjectValue(SymbolicValue):
         return self._error_of(tx, name, lambda it: self._in_c.__setattr__(it, name, None))
 
     @property
-    def _in_c(self) -> type:
+    def _in_c(self) -> Any:
         """The class whose functions in C make the object and set its attributes."""
         return threading.local if self.cls is threading.local else object
 
