@@ -111,6 +111,30 @@ def test_operations_on_wrappers(backend: str) -> None:
     same(f, backend, call, call)
 
 
+class Dequantised(Pair):
+    """A matrix and its scales, to which all operators, `detach` too, are those on plain tensors."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Dequantised(inner["first"], inner["second"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args = tree_map(lambda t: t.first * t.second if isinstance(t, Dequantised) else t, args)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_class_that_detaches_to_plain_tensors_lost_what_it_computes(
+        backend: str, trained: bool) -> None:
+    def make() -> tuple[Any, Any]:
+        return (Dequantised(torch.arange(6.0).view(2, 3), torch.full((2, 3), 2.0)),
+                torch.ones(3, 2, requires_grad=trained))
+
+    same(lambda t, x: (x @ t).relu() + 1, backend, make, make)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_wrappers_of_wrappers(backend: str) -> None:
     same(lambda t: t.sin() @ t.t(), backend, lambda: (Pair(pair(), pair(-1.0)),))

@@ -26,7 +26,7 @@ import torch
 
 from weft.aot.training.tangents import TangentLayout
 from weft.aot.views import Unsupported
-from weft.shapes.fakes.wrappers import Form, is_wrapper, parts
+from weft.shapes.fakes.wrappers import Form, detached, is_wrapper, parts
 from weft.shapes.symnode import certainly_equal
 
 Pieces = Sequence[torch.Tensor]
@@ -248,7 +248,7 @@ def _divided(
     else:  # a result, or a gradient
         carried = set(plan.carried)
         values = [leaf.detach() if i in carried else _constant(leaf) for i, leaf in enumerate(
-            plan.form.leaves(in_form(wrapper.detach(), plan.like)))]
+            plan.form.leaves(in_form(detached(wrapper), plan.like)))]
         carriers, places = [], [at + i for i in plan.carried]
     gradients.append(_Gradient(
         plan, plan.kept(values), places, carriers or [values[i] for i in plan.carried]))

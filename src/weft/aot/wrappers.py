@@ -24,7 +24,7 @@ from weft.aot.tracing.trace import Tracer
 from weft.aot.training.joint import run_backward
 from weft.aot.views import Unsupported
 from weft.aot.wrapper_gradients import Plan, Unwrapped, Wrapped, carries, in_form
-from weft.shapes.fakes.wrappers import Form, is_wrapper, leaves, parts, rebuilt
+from weft.shapes.fakes.wrappers import Form, detached, is_wrapper, leaves, parts, rebuilt
 
 Call = Callable[..., Any]
 Plans = Mapping[int, Plan]
@@ -68,7 +68,7 @@ def _is_wrapped(value: object) -> bool:
 
 
 def _plain_plan(value: torch.Tensor) -> Plan:
-    return Plan(value.detach())
+    return Plan(detached(value))
 
 
 def _values(gm: GraphModule) -> tuple[list[Any], list[Any]]:
@@ -112,7 +112,7 @@ def gradient_plans(gm: GraphModule, examples: Sequence[Any]) -> Plans:
     tracer = _traced(gm, examples, wrapped)
     results, wrappers = tracer.result
     gradients = _gradients(tracer, tree_flatten(results)[0], wrappers)
-    return {i: Plan(wrapper.detach(), gradient, _sources(tracer, wrapper, gradient))
+    return {i: Plan(detached(wrapper), gradient, _sources(tracer, wrapper, gradient))
             for i, wrapper, gradient in zip(wrapped, wrappers, gradients, strict=True)
             if gradient is not None}
 

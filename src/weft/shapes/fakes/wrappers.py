@@ -56,6 +56,18 @@ def rebuilt(value: Any, leaf: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return unflatten(inner, context, value.size(), value.stride())
 
 
+def detached(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same form without a gradient: to a class, `detach` is an operator like any
+    other, which it may compute with plain tensors."""
+    if not value.requires_grad:
+        return value
+    made = value.detach()
+    if type(made) is type(value):
+        return made
+    alike: torch.Tensor = rebuilt(value, torch.Tensor.detach)
+    return alike.requires_grad_(False)
+
+
 @final
 class Form:
     """How a tensor is made of others, read once for all tensors like it.
