@@ -27,7 +27,7 @@ def late_reads_of(gm: GraphModule) -> tuple[LateReads, ...]:
     """Those of all functions in the graph."""
     graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
     found = (getattr(n.target, "late_reads", None) for graph in graphs for n in graph.nodes)
-    return tuple([reads for reads in found if reads is not None])
+    return tuple(dict.fromkeys(reads for reads in found if reads is not None))
 
 
 def all_hold(reads: tuple[LateReads, ...]) -> bool:

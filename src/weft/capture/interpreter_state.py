@@ -116,8 +116,9 @@ class AutogradState:
     """Nodes of the fakes' autograd graph that a backward pass has freed, by id."""
     functions: dict[int, SymbolicValue] = field(default_factory=dict)
     """The values of nodes of that graph that the program has read, by id."""
-    late_reads: list[Any] = field(default_factory=list)
-    """What users' functions and hooks read in the backward."""
+    late_reads: dict[tuple[frozenset[Source], frozenset[Source]], Any] = field(
+        default_factory=dict)
+    """What users' functions and hooks read, by the sources read in the backward and before."""
 
 
 @final

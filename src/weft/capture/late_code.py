@@ -24,17 +24,21 @@ Read = dict[Source, None]
 
 def late_reads(tx: Interpreter, what: str, backward: Read, forward: Iterable[Source] = ()
                ) -> LateReads:
-    """What the code of a node reads; breaks the graph if the frame has changed some of it."""
+    """What the code of a node reads, one object for all nodes that read the same; breaks the graph
+    if the frame has changed some of it."""
     if tx.classes.attributes or _is_changed(tx, {**backward, **dict.fromkeys(forward)}):
         raise graph_break("unknown-operation", f"{what} after a change of what it reads")
-    tx.autograd.late_reads.append(backward)
-    return LateReads(backward, forward)
+    key = frozenset(backward), frozenset(forward)
+    found: LateReads | None = tx.autograd.late_reads.get(key)
+    if found is None:
+        found = tx.autograd.late_reads[key] = LateReads(backward, forward)
+    return found
 
 
 def check_unchanged(tx: Interpreter) -> None:
     """Break the graph before a backward whose code reads what the frame has changed since the
     forward."""
-    for read in tx.autograd.late_reads:
+    for read, _ in tx.autograd.late_reads:
         if tx.classes.attributes or _is_changed(tx, read):
             raise graph_break("unknown-operation", "a backward after a change of what it reads")
 
