@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import ClassVar
 
 import pytest
 import torch
@@ -440,6 +441,54 @@ def test_backwards_took_the_values_that_variables_had_in_the_forward(
         weft.compile(f, fullgraph=True), CHANGES[change], monkeypatch, create_graph=create_graph)
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+class Read:
+    factor = 2.0
+    items: ClassVar = [1.0, 2.0]
+
+    @property
+    def doubled(self):
+        return self.factor * 2
+
+
+READ = Read()
+
+
+def read_by_helper():
+    return SCALE
+
+
+class ReadsManyWays(torch.autograd.Function):
+    own = 3.0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * read_by_helper() * sum(Read.items)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ReadsManyWays.own * sum(Read.items) * READ.doubled * read_by_helper()
+
+
+OTHER_CHANGES = {
+    "class attribute": lambda p: p.setattr(Read, "factor", 7.0),
+    "attribute over one of the class": lambda p: p.setattr(READ, "factor", 7.0, raising=False),
+    "of the function's class": lambda p: p.setattr(ReadsManyWays, "own", 7.0),
+    "items of a list": lambda p: p.setattr(Read, "items", [*Read.items, 4.0]),
+    "read by a helper": lambda p: p.setitem(globals(), "SCALE", 7.0),
+    "the helper": lambda p: p.setitem(globals(), "read_by_helper", lambda: 7.0),
+}
+
+
+@pytest.mark.parametrize("change", OTHER_CHANGES)
+def test_backwards_took_old_values_however_they_read_them(change, monkeypatch):
+    def f(x):
+        return ReadsManyWays.apply(x.sin()).sum()
+
+    expected = gradients(f, OTHER_CHANGES[change], monkeypatch)
+    got = gradients(weft.compile(f, fullgraph=True), OTHER_CHANGES[change], monkeypatch)
+    torch.testing.assert_close(got, expected)
 
 
 def test_a_tensor_written_after_the_forward_that_a_backward_reads_was_an_error():

@@ -269,8 +269,10 @@ class Interpreter:
         """The value of an object from outside the frame; adds the guards that it needs."""
         known = self.outside.value_of(obj)
         if known is not None:
-            if source is not None and source is not known.source:
-                self.outside.guard_same(known, source)
+            if source is not None:
+                self.guards.note(source)
+                if source is not known.source:
+                    self.outside.guard_same(known, source)
             return known
         special = IDENTITY.get(id(obj))
         if special is not None:

@@ -170,16 +170,17 @@ class _Value:
         """Let the place hold `obj`."""
         (kind, key), owner = self._path[-1], self._owner()
         if type(owner) is MappingProxyType:  # of a class
-            raise self._error()
-        if kind == "attr":
+            setattr(self._owner(-2), key, obj)
+        elif kind == "attr":
             setattr(owner, key, obj)
         else:
             owner[key] = obj
 
-    def _owner(self) -> Any:
+    def _owner(self, end: int = -1) -> Any:
+        """What the path leads to before its step `end`."""
         kind, obj = self._anchor
         obj = obj() if kind == "alive" else obj
-        for accessor in self._path[:-1]:
+        for accessor in self._path[:end]:
             obj = _step(obj, accessor)
         return obj
 
