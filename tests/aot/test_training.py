@@ -731,3 +731,36 @@ def test_backwards_do_not_read_buffers_written_since(write):
         write(own, y.detach())
         gradients.append(torch.autograd.grad(y.square().sum(), w)[0])
     torch.testing.assert_close(*gradients)
+
+
+FACTOR = torch.ones(3)
+
+
+class _Counting(torch.autograd.Function):
+    """Its backward writes to an input and to a tensor of the program."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        ctx.count = count
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        with torch.no_grad():
+            ctx.count.add_(1)
+            FACTOR.mul_(2)
+        return gradient * FACTOR, None
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_what_a_backward_writes_to_tensors_of_the_caller_was_lost(backend: str) -> None:
+    def f(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return _Counting.apply(x, count).sin()
+
+    found = []
+    for call in (f, weft.compile(f, backend=backend)):
+        FACTOR.fill_(1)
+        x, count = torch.ones(3, requires_grad=True), torch.zeros(3)
+        call(x, count).sum().backward()
+        found.append([x.grad, count, FACTOR.clone()])
+    torch.testing.assert_close(*found)

@@ -113,3 +113,12 @@ def test_a_function_made_by_vjp_leaves_the_graph(backend: str) -> None:
     wanted, wanted_pull = vjp(vector, X)
     torch.testing.assert_close(value, wanted)
     torch.testing.assert_close(pull(X), wanted_pull(X))
+
+
+def test_a_vjp_of_a_gradient_leaves_the_graph() -> None:
+    """The graph was cut into stages at the leaf that the transform makes, which lost the others'
+    history."""
+    value, pull = weft.compile(lambda x: vjp(grad(torch.sin), x))(torch.tensor(0.5))
+    wanted, wanted_pull = vjp(grad(torch.sin), torch.tensor(0.5))
+    torch.testing.assert_close(value, wanted)
+    torch.testing.assert_close(pull(torch.tensor(1.0)), wanted_pull(torch.tensor(1.0)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_map
 
 import weft
@@ -202,6 +203,34 @@ def test_a_tangent_of_another_class_is_refused() -> None:
     result = weft.compile(lambda t: t * 3, backend="aot_eager")(t)
     with pytest.raises(RuntimeError, match="another form than the Halves"):
         result.backward(torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wrapper_as_the_gradient_of_a_plain_result_crashed(backend: str, write: bool) -> None:
+    """Kernels read its memory, which it has none of."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2).sin() if write else x.sin() * 2
+
+    found = []
+    for call in (f, weft.compile(f, backend=backend)):
+        x = torch.linspace(0, 1, 9).view(3, 3).requires_grad_()
+        (call(x + 1) * halves().detach()).sum().backward()
+        assert isinstance(x.grad, Halves)
+        found.append(x.grad.whole())
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wrapper_that_is_transposed_in_place_kept_its_sizes(backend: str) -> None:
+    """Its parts were transposed, but not the wrapper that the caller has."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.transpose_(0, 1).mul(2)
+
+    x = TwoTensor(torch.arange(6.0).view(2, 3), torch.ones(2, 3))
+    assert weft.compile(f, backend=backend)(x).shape == x.shape == x.a.shape == (3, 2)
 
 
 def test_a_result_on_the_memory_of_an_input_runs_uncompiled() -> None:

@@ -218,3 +218,29 @@ def test_vmap_of_grad_of_a_convolution_of_changing_sizes():
 
     images = torch.randn(5, 1, 8, 8)
     check(f, (images[:3],), (images,), graphs=2)
+
+
+def test_values_that_are_read_inside_a_transform() -> None:
+    """Wrappers of transforms have no memory of their own, which capture asked for."""
+    x = torch.tensor([1.0, 2.0, 3.0])
+
+    def text(z: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
+        seen = []
+
+        def inner(y: torch.Tensor) -> torch.Tensor:
+            seen.append(repr(x))
+            return y.sin().sum()
+
+        return torch.func.grad(inner)(z), seen
+
+    found, seen = weft.compile(text)(x)
+    torch.testing.assert_close(found, x.cos())
+    assert seen == [repr(x)]
+
+
+def test_a_branch_on_a_batched_value_raises_as_in_eager() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() if x.sum() > 0 else x
+
+    with pytest.raises(RuntimeError, match="data-dependent control flow"):
+        weft.compile(torch.vmap(branch))(torch.ones(3, 4))

@@ -23,7 +23,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from weft._torch import HigherOrderOperator, cond_operator
+from weft._torch import HigherOrderOperator, cond_operator, is_functorch_wrapped_tensor
 from weft.aot.global_state import Boxed, preserve_modes
 from weft.aot.symbols import input_symbols, names_in, symbolic_leaves
 from weft.aot.views import Unsupported
@@ -40,12 +40,13 @@ def has_stages(gm: GraphModule) -> bool:
 
 
 def _makes_leaves(graph: Graph) -> set[Node]:
-    """The nodes that make leaves which the graph returns."""
+    """The nodes that make leaves which the graph returns (those of torch.func transforms not)."""
     returned = set(graph.output_node().all_input_nodes)
     return {
         n for n in graph.nodes
         if (n.target == "requires_grad_" and not returned.isdisjoint((n, n.args[0]))
-            and n.args[0].meta["example_value"].is_leaf)
+            and n.args[0].meta["example_value"].is_leaf
+            and not is_functorch_wrapped_tensor(n.args[0].meta["example_value"]))
         or (n.op == "call_function" and n in returned and not n.all_input_nodes
             and getattr(n.meta.get("example_value"), "requires_grad", False)
             and n.meta["example_value"].is_leaf)

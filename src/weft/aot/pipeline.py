@@ -67,10 +67,12 @@ def _compile_on_parts(
         return _uncompiled(gm, "wrapped tensors of symbolic sizes")
     try:
         plans = gradient_plans(gm, example_inputs)
+        parts = InputParts(gm, plans)(example_inputs)
+        inner = compile_aot(unwrapped_graph(gm, plans), parts, compiler, lowered=lowered)
     except Unsupported as reason:
+        if "shapes" in gm.meta:
+            raise
         return _uncompiled(gm, str(reason))
-    parts = InputParts(gm, plans)(example_inputs)
-    inner = compile_aot(unwrapped_graph(gm, plans), parts, compiler, lowered=lowered)
     return wrap_outputs(inner, gm, plans)
 
 
@@ -90,6 +92,8 @@ def _compile_traced(
         # (ZeroDivisionError: the mean of no elements.)
         if "shapes" in gm.meta:
             raise  # capture tries again without data-dependent values
+        if "is_on_parts" in gm.meta:  # as it is, it would change the joined wrappers only
+            raise Unsupported(str(reason)) from reason
         return _uncompiled(gm, str(reason))
     aten_gm = optimize(traced.graph, lowered)
     if lowered is not None:

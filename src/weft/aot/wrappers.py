@@ -187,7 +187,9 @@ def unwrapped_graph(gm: GraphModule, plans: Plans) -> GraphModule:
     graph, env = _on_parts(gm, plans)
     graph.output(tuple(piece for result in _results(gm) for piece in _pieces(
         graph, env.get(result, result), result)))
-    return _module(gm, graph)
+    made = _module(gm, graph)
+    made.meta["is_on_parts"] = True
+    return made
 
 
 def _module(gm: GraphModule, graph: Graph) -> GraphModule:

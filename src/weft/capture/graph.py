@@ -21,7 +21,7 @@ from typing import Any, Final, final
 import torch
 from torch import fx
 
-from weft._torch import set_grad_enabled
+from weft._torch import functorch, is_functorch_wrapped_tensor, set_grad_enabled
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.errors import SourceLine
@@ -168,8 +168,15 @@ def storages(values: Iterable[object]) -> set[int]:
     """The memory of the tensors among the values, also of those in tuples and lists of them."""
     flat = (part for value in values
             for part in (value if isinstance(value, (tuple, list)) else (value,)))
-    return {part.untyped_storage()._cdata for part in flat
+    return {_without_transforms(part).untyped_storage()._cdata for part in flat
             if isinstance(part, torch.Tensor) and part.layout is torch.strided}
+
+
+def _without_transforms(tensor: torch.Tensor) -> torch.Tensor:
+    """What the wrappers of torch.func transforms are around."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def target_name(node: fx.Node) -> str:

@@ -39,6 +39,7 @@ from weft.aot.training.independent import Groups
 from weft.aot.training.layers import Layer, Layers, Watch, is_cut_now, layering, note_hook
 from weft.aot.training.saved_values import drop
 from weft.aot.training.tangents import TangentLayout
+from weft.shapes.fakes.wrappers import is_wrapper
 
 
 def make_function(spec: FunctionSpec) -> Boxed:
@@ -234,7 +235,9 @@ def _computed(
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
     if spec.droppable and hasattr(ctx, "dropped"):
         saved = _recomputed(spec, ctx, saved)
-    run = (spec.gradients.cut() if is_cut else spec.gradients.backwards).of(given, wanted)
+    backwards = spec.gradients.cut() if is_cut else spec.gradients.backwards
+    wrapped = any(is_wrapper(type(grads[k])) for k in spec.layouts)
+    run = (backwards.by_aten if wrapped else backwards.of)(given, wanted)
     if spec.groups:
         _check_versions(ctx, saved, run.reads)
     if run.is_other:

@@ -8,7 +8,8 @@ written function checks for that alone, and leaves every other run to the genera
 
     def backward(ctx, *grads):
         run = compiled.get(ALL)
-        if (grads[0] is None or ... or is_executed(ctx.next_functions[1][0]) is not True):
+        if (type(grads[0]) is not Tensor or ...
+                or is_executed(ctx.next_functions[1][0]) is not True):
             return general(ctx, grads)
         args = [*ctx.saved_tensors]
         ctx.maybe_clear_saved_tensors()
@@ -52,7 +53,7 @@ def backward_of(spec: FunctionSpec, form: str, general: General) -> Callable[...
         "is_executed": is_executed, "is_grad_enabled": torch.is_grad_enabled,
         "is_batched": is_legacy_batchedtensor, "is_transformed": are_functorch_transforms_active,
         "is_autocast_enabled": is_any_autocast_enabled, "release": spec.inputs.release,
-        "late": spec.late, "all_hold": all_hold,
+        "late": spec.late, "all_hold": all_hold, "Tensor": torch.Tensor,
         **{f"fit{k}": layout.fit_own for k, layout in spec.layouts.items()},
     }
     return load(_text(spec), "<weft autograd backward>", scope, "backward")
@@ -77,7 +78,7 @@ def _text(spec: FunctionSpec) -> str:
 
 def _questions(spec: FunctionSpec) -> Iterator[str]:
     """What holds of runs that are not ordinary."""
-    yield from (f"grads[{k}] is None" for k in spec.layouts)
+    yield from (f"type(grads[{k}]) is not Tensor" for k in spec.layouts)
     yield "run is None or run.is_other or run.in_stages"
     yield "is_grad_enabled() or is_transformed() or is_autocast_enabled()"
     yield from (f"is_batched(grads[{k}])" for k in spec.layouts)

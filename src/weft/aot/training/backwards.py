@@ -83,6 +83,7 @@ class Backwards:
         self.patterns = patterns
         self.settings = {**dict(config.cache_key()), "trace": config.trace}
         self.compiled: dict[tuple[Indices | None, Indices | None], Backward] = {}
+        self._by_aten: dict[tuple[Indices | None, Indices | None], Backward] = {}
         if len(tangents) == 1:
             self.compiled[None, None] = self._compile(None, None, compiler)
 
@@ -97,6 +98,15 @@ class Backwards:
             with compiling(), config.patch(self.settings), traced():
                 found = self.compiled.get((given, wanted))
                 found = found or self._compile_or_fall_back(given, wanted)
+        return found
+
+    def by_aten(self, given: Indices | None, wanted: Indices | None) -> Backward:
+        """The same for tangents that are made of tensors, which kernels cannot read."""
+        found = self._by_aten.get((given, wanted))
+        if found is None:
+            with compiling(), DisableAutocast(), DisableTorchFunction():
+                found = self._compile(given, wanted, compile_calls)
+            self._by_aten[given, wanted] = found
         return found
 
     def _compile_or_fall_back(self, given: Indices | None, wanted: Indices | None) -> Backward:

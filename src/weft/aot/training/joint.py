@@ -20,10 +20,17 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, Node
 
-from weft._torch import DisableAutocast, FakeTensor, current_autograd_node, engine_gradients
+from weft._torch import (
+    DisableAutocast,
+    FakeTensor,
+    current_autograd_node,
+    engine_gradients,
+    tree_flatten,
+)
 from weft.aot.autograd_graph import nodes_behind
 from weft.aot.evaluate import Evaluator
 from weft.aot.tracing.arrivals import mark_functions
+from weft.aot.tracing.functionalize import Base
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.independent import Groups, independent_groups
 from weft.aot.views import Unsupported, stride_order
@@ -65,7 +72,10 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     values = {**traced.differentiable, **viewed}
     placeholders, tangents = _add_tangents(tracer, traced, values)
     ends = [*primals.values(), *visible.values()]
+    seen = _versions_seen(tracer)
     gradients = run_backward(tracer, list(values.values()), ends, tangents)
+    if any(version != seen.get(base, 0) for base, version in _versions_seen(tracer).items()):
+        raise Unsupported("a backward that writes to tensors which the caller has")
     if any(is_wrapper(type(g)) for g in gradients):
         raise Unsupported("a gradient of a plain tensor that is a wrapped one")
     of_values = {k: tracer.recorder.node(g)
@@ -83,6 +93,14 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
         traced.graph, n_values, placeholders, list(values),
         [i for i, _ in wanted], groups, list(inner),
     )
+
+
+def _versions_seen(tracer: Tracer) -> dict[Base, int]:
+    """The storages that the caller has, and how often they were written."""
+    results = tree_flatten(tracer.result)[0]
+    tensors = [x for x in (*tracer.primals, *results) if isinstance(x, torch.Tensor)]
+    bases = [tracer.tensors.alias(tracer.recorder.live(x)).base for x in tensors]
+    return {base: base.version for base in bases}
 
 
 def _visible(traced: Traced) -> dict[int, torch.Tensor]:
