@@ -44,6 +44,9 @@ ONE: dict[str, Program] = {
         np.zeros((x.shape[0], 1), dtype=np.float32)) + torch.tensor(np.ones(x.shape[1])),
     "random numbers": lambda x: torch.randn((x.shape[0], 1), generator=None) * 0 + x,
     "covariances": lambda x: (torch.cov(x), torch.cov(x[0], correction=0), torch.corrcoef(x)),
+    "arguments by name": lambda x: (
+        torch.corrcoef(input=x), torch.kron(x, other=x[:2]), torch.linalg.matrix_norm(input=x),
+        F.one_hot(input=torch.arange(x.shape[0]), num_classes=x.shape[0])),
     "numpy product": lambda x: x.reshape(int(np.prod(x.shape))) * 2,
     "numpy root": lambda x: x / np.sqrt(x.shape[1]) + int(np.ceil(x.shape[1] / 2)),
     "numpy scalar": lambda x: x + x.shape[1] % np.int64(4) + np.int64(100) // x.shape[1],

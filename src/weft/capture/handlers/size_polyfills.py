@@ -2,7 +2,8 @@
 
 Place in the pipeline: see `handlers/__init__`; the polyfills are in `polyfills/sizes.py`. Without
 such a rule, guards fix the sizes of the call (`MemoFakeMode`), and each size is compiled anew. The
-functions here say for which arguments a polyfill applies::
+functions here say when a polyfill is asked; one that does not support the arguments returns
+NotImplemented::
 
     torch.linspace(0, 1, x.size(0))    # arange and arithmetic, for any size
     torch.linspace(0, 1, 8)            # the operator itself
@@ -10,8 +11,8 @@ functions here say for which arguments a polyfill applies::
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from weft._torch import are_functorch_transforms_active, nn_functions
 from weft.capture.polyfills import sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
-from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
+from weft.capture.values.constant import NONE, constant, evaluate
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 Applies = Callable[["Interpreter", Args, Kwargs], bool]
 Choices = list[tuple[Any, Applies]]
-"""Polyfills, and for which arguments each is interpreted."""
+"""Polyfills, and for which arguments each is asked."""
 
 
 def _register(target: Any, choices: Choices) -> None:
@@ -41,8 +42,10 @@ def _register(target: Any, choices: Choices) -> None:
     def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
         for polyfill, applies in choices:
-            if applies(tx, args, kwargs):
-                return tx.call_python(polyfill, args[: polyfill.__code__.co_argcount], kwargs)
+            if _binds(polyfill, args, kwargs) and applies(tx, args, kwargs):
+                made = tx.call_python(polyfill, args, kwargs)
+                if not (made.is_constant and made.constant() is NotImplemented):
+                    return made
         return record(tx, target, args, kwargs)
 
     if isinstance(target, str):
@@ -51,131 +54,68 @@ def _register(target: Any, choices: Choices) -> None:
         rule(target)(call)
 
 
+def _binds(polyfill: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether the polyfill has parameters for these arguments."""
+    try:
+        signature(polyfill).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _always(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    return True
+
+
 def _symbolic_number(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Some size is symbolic, and no argument is given that the polyfill does not support."""
-    given = [tx.force(arg) for arg in (*args, *kwargs.values())]
-    items = [tx.force(n) for arg in given if isinstance(arg, ListValue | TupleValue)
-             for n in arg.items]
-    known = {"out", "layout", "requires_grad", "pin_memory"}.isdisjoint(kwargs)
-    return known and any(isinstance(arg, SymbolicNumberValue) for arg in (*given, *items))
+    """Some argument, or item of one, is a symbolic number."""
+    return any(isinstance(value, SymbolicNumberValue) for value in _each(tx, args, kwargs))
 
 
-def _fill_diagonal(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """The tensor is a matrix, without wrapping."""
-    return not kwargs and len(args) == 2 and _is_symbolic_of_rank(args[0], 2)
+def _symbolic_sizes(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Some tensor has symbolic sizes."""
+    return any(type(n) is not int for value in _each(tx, args, kwargs)
+               if isinstance(value, TensorValue) for n in value.example.shape)
 
 
-def _combinations(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Combinations of two."""
-    r = by_name(args, kwargs, "input", "r").get("r", constant(2))
-    pairs = r.is_constant and r.constant() == 2
-    return pairs and bool(args) and _is_symbolic_of_rank(args[0], 1)
+def _each(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    """The arguments and the items of sequences among them."""
+    for arg in (*args, *kwargs.values()):
+        value = tx.force(arg)
+        yield value
+        if isinstance(value, ListValue | TupleValue):
+            yield from map(tx.force, value.iterate(tx))
 
 
-def _block_diag(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    if len(args) != 1 or not isinstance(args[0], ListValue | TupleValue):
+def _symbolic_steps(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    steps = by_name(args, kwargs, "start", "end", "steps").get("steps", NONE)
+    return isinstance(tx.force(steps), SymbolicNumberValue)
+
+
+def _pooled_in_other_ways(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Symbolic sizes, or a layout that eager would not keep."""
+    x = args[0] if args else kwargs.get("input")
+    return isinstance(x, TensorValue) and (_symbolic_sizes(tx, [x], {}) or 1 in x.example.shape
+                                           or not x.example.is_contiguous())
+
+
+def _more_than_correction(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Real numbers, more observations than the correction: ATen reads a tensor to test that."""
+    x, correction = args[0] if args else None, kwargs.get("correction", constant(1))
+    if not isinstance(x, TensorValue) or not correction.is_constant:
         return False
-    blocks = [tx.force(one) for one in args[0].iterate(tx)]
-    tensors = [one for one in blocks if isinstance(one, TensorValue) and one.example.dim() <= 2]
-    return len(tensors) == len(blocks) and any(map(_has_symbolic_sizes, tensors))
-
-
-@rule(torch.block_diag)
-def _block_diag_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    blocks = TupleValue(args)
-    if not kwargs and _block_diag(tx, [blocks], {}):
-        return tx.call_python(sizes.block_diag, [blocks])
-    return record(tx, torch.block_diag, args, kwargs)
-
-
-def _vander(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    return bool(args) and _is_symbolic_of_rank(args[0], 1)
-
-
-def _gradient(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Evenly spaced samples, one-sided differences at the ends."""
-    x, spacing = args[0] if len(args) == 1 else None, kwargs.get("spacing", NONE)
-    one = spacing is NONE or type(spacing.constant() if spacing.is_constant else None) in (
-        int, float)
-    if not one or set(kwargs) - {"spacing", "dim"} or not isinstance(x, TensorValue):
+    if not x.example.is_floating_point() or x.example.dim() not in (1, 2):
         return False
-    return x.example.is_floating_point() and _has_symbolic_sizes(x)
-
-
-def _tensors_of_symbolic_sizes(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Both operands are tensors, and there is no `out`."""
-    pair = [x for x in args[:2] if isinstance(x, TensorValue)]
-    return len(pair) == 2 and "out" not in kwargs and any(map(_has_symbolic_sizes, pair))
-
-
-def _differentiable_products(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """A gradient may be needed, along a dimension that is symbolic or has more than a few steps."""
-    x, dim = args[0] if args else None, kwargs.get("dim", args[1] if len(args) > 1 else NONE)
-    if not isinstance(x, TensorValue) or set(kwargs) - {"dim"} or not dim.is_constant:
-        return False
-    fake = x.example
-    if not (fake.requires_grad and torch.is_grad_enabled() and fake.dim()):
-        return False
-    place = dim.constant()
-    return type(place) is int and -fake.dim() <= place < fake.dim() and (
-        fake.dtype in (torch.float32, torch.float64))
-
-
-def _symbolic_weight(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Real tensors and a symbolic weight."""
-    weight = by_name(args, kwargs, "input", "end", "weight").get("weight", NONE)
-    x = args[0] if args else None
-    return isinstance(weight, SymbolicNumberValue) and "out" not in kwargs and (
-        isinstance(x, TensorValue) and x.example.is_floating_point())
-
-
-def _differentiable_power(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """A real tensor that needs a gradient, and a symbolic exponent."""
-    tensors = [arg.example for arg in args if isinstance(arg, TensorValue)]
-    numbers = [arg for arg in args if isinstance(arg, SymbolicNumberValue)]
-    return len(tensors) == len(numbers) == 1 and not kwargs and torch.is_grad_enabled() and (
-        tensors[0].requires_grad and tensors[0].is_floating_point())
-
-
-def _plain_norm(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """A norm without singular values: sums of squares, or largest or smallest sums of rows or
-    columns."""
-    order = by_name(args, kwargs, "A", "ord").get("ord", constant("fro"))
-    x = args[0] if args else None
-    if not isinstance(x, TensorValue) or set(kwargs) - {"ord", "dim", "keepdim"}:
-        return False
-    plain = order.is_constant and order.constant() in ("fro", 1, -1, math.inf, -math.inf)
-    return plain and x.example.is_floating_point() and _has_symbolic_sizes(x)
-
-
-def _is_symbolic_of_rank(x: SymbolicValue, rank: int) -> bool:
-    return isinstance(x, TensorValue) and x.example.dim() == rank and _has_symbolic_sizes(x)
-
-
-def _linspace(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Symbolic steps between plain numbers, of a floating type."""
-    given = by_name(args, kwargs, "start", "end", "steps")
-    if not isinstance(given.get("steps"), SymbolicNumberValue) or len(args) > 3:
-        return False
-    if set(given) - {"start", "end", "steps", "dtype", "device", "requires_grad"}:
-        return False
-    dtype = given.get("dtype")
-    kind = dtype.constant() if isinstance(dtype, ConstantValue) else None
-    floating = kind is None or (kind.is_floating_point and kind.itemsize >= 4)
-    return floating and not any(isinstance(given[n], TensorValue) for n in ("start", "end"))
-
-
-def _kron(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    tensors = [a for a in args if isinstance(a, TensorValue)]
-    return not kwargs and len(tensors) == 2 and any(map(_has_symbolic_sizes, tensors))
+    enough = x.example.shape[-1] - correction.constant() > 0
+    return is_hinted(enough) and bool(evaluate(tx, lambda: bool(enough)))
 
 
 def _one_hot(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """The number of classes depends on data: not given, or -1."""
-    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else None)
-    if classes is not None and not (classes.is_constant and classes.constant() == -1):
+    given = by_name(args, kwargs, "input", "num_classes")
+    index, classes = given.get("input"), given.get("num_classes", constant(-1))
+    if not (classes.is_constant and classes.constant() == -1):
         return False
-    index = args[0] if args else None
     if not isinstance(index, TensorValue) or index.example.dtype is not torch.int64:
         return False
     empty = any(type(n) is int and n == 0 for n in index.example.shape)
@@ -184,86 +124,34 @@ def _one_hot(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 def _one_hot_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """The number of classes is symbolic."""
-    given = by_name(args, kwargs, "tensor", "num_classes")
-    index = given.get("tensor")
+    given = by_name(args, kwargs, "input", "num_classes")
+    index = given.get("input")
     whole = isinstance(index, TensorValue) and index.example.dtype is torch.int64
     return whole and isinstance(tx.force(given.get("num_classes", NONE)), SymbolicNumberValue)
 
 
 def _one_hot_on_cpu(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """The kernel checks the classes, and that their number is positive."""
-    given = by_name(args, kwargs, "tensor", "num_classes")
-    index, classes = given.get("tensor"), tx.force(given.get("num_classes", NONE))
+    given = by_name(args, kwargs, "input", "num_classes")
+    index, classes = given.get("input"), tx.force(given.get("num_classes", NONE))
     plain = (isinstance(index, TensorValue) and index.example.dtype is torch.int64
              and index.example.device.type == "cpu" and not are_functorch_transforms_active())
     return plain and classes.is_constant and type(classes.constant()) is int and (
         classes.constant() > 0)
 
 
-def _pad_sequence(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Tensors of one type and symbolic lengths."""
-    sequences = by_name(args, kwargs, "sequences").get("sequences", NONE)
-    if not isinstance(sequences, ListValue | TupleValue):
-        return False
-    items = [tx.force(item) for item in sequences.iterate(tx)]
-    fakes = [item.example for item in items if isinstance(item, TensorValue)]
-    if not fakes or len(fakes) < len(items) or not all(fake.dim() for fake in fakes):
-        return False
-    same = len({(fake.dtype, fake.device) for fake in fakes}) == 1
-    return same and any(type(fake.shape[0]) is not int for fake in fakes)
-
-
-def _max_pool1d(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Symbolic sizes, or a layout that eager would not keep."""
-    x = args[0] if args else kwargs.get("input")
-    return isinstance(x, TensorValue) and (
-        _has_symbolic_sizes(x) or not x.example.is_contiguous() or 1 in x.example.shape)
-
-
-def _affine_grid(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    if len(args) != 3 or not isinstance(args[0], TensorValue):
-        return False
-    size = args[1].items if isinstance(args[1], ListValue | TupleValue) else ()
-    return any(isinstance(tx.force(n), SymbolicNumberValue) for n in size)
-
-
-def _cov(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Real numbers without weights, more observations than the correction: ATen reads a tensor to
-    test that."""
-    correction = kwargs.get("correction", constant(1))
-    if not _is_real_matrix(args) or set(kwargs) - {"correction"} or not correction.is_constant:
-        return False
-    sizes = args[0].example.shape  # type: ignore[attr-defined]
-    enough = sizes[-1] - correction.constant() > 0
-    return is_hinted(enough) and bool(evaluate(tx, lambda: bool(enough)))
-
-
-def _corrcoef(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    return not kwargs and _is_real_matrix(args)
-
-
-def _is_real_matrix(args: Args) -> bool:
-    """A matrix or vector."""
-    x = args[0] if len(args) == 1 else None
-    return isinstance(x, TensorValue) and x.example.is_floating_point() and (
-        1 <= x.example.dim() <= 2)
-
-
-def _has_symbolic_sizes(tensor: TensorValue) -> bool:
-    return any(type(n) is not int for n in tensor.example.shape)
-
-
 _TABLE: Final[tuple[tuple[Any, Any, Applies], ...]] = (
-    (torch.linspace, sizes.linspace, _linspace),
-    (torch.max_pool1d, sizes.max_pool1d, _max_pool1d),
-    (torch.cov, sizes.cov, _cov),
-    (torch.corrcoef, sizes.corrcoef, _corrcoef),
-    (torch.kron, sizes.kron, _kron),
+    (torch.linspace, sizes.linspace, _symbolic_steps),
+    (torch.max_pool1d, sizes.max_pool1d, _pooled_in_other_ways),
+    (torch.cov, sizes.cov, _more_than_correction),
+    (torch.corrcoef, sizes.corrcoef, _always),
+    (torch.block_diag, sizes.block_diag, _symbolic_sizes),
+    (torch.kron, sizes.kron, _symbolic_sizes),
     (F.one_hot, sizes.one_hot, _one_hot),
     (F.one_hot, sizes.one_hot_of, _one_hot_of),
     (F.one_hot, sizes.checked_one_hot, _one_hot_on_cpu),
-    (nn_functions.pad_sequence, sizes.pad_sequence, _pad_sequence),
-    (torch.affine_grid_generator, sizes.affine_grid_generator, _affine_grid),
+    (nn_functions.pad_sequence, sizes.pad_sequence, _symbolic_sizes),
+    (torch.affine_grid_generator, sizes.affine_grid_generator, _symbolic_number),
     (torch.adaptive_avg_pool1d, sizes.adaptive_avg_pool1d, _symbolic_number),
     (torch.diagonal, sizes.diagonal, _symbolic_number),
     ("diagonal", sizes.diagonal, _symbolic_number),
@@ -273,25 +161,25 @@ _TABLE: Final[tuple[tuple[Any, Any, Applies], ...]] = (
     (torch.fft.rfftfreq, sizes.fft_rfftfreq, _symbolic_number),
     (torch.hann_window, sizes.hann_window, _symbolic_number),
     (torch.hamming_window, sizes.hamming_window, _symbolic_number),
-    (torch.combinations, sizes.combinations, _combinations),
-    (torch.vander, sizes.vander, _vander),
-    (torch.gradient, sizes.gradient, _gradient),
-    (torch.take_along_dim, sizes.take_along_dim, _tensors_of_symbolic_sizes),
-    ("take_along_dim", sizes.take_along_dim, _tensors_of_symbolic_sizes),
-    (torch.masked_select, sizes.masked_select, _tensors_of_symbolic_sizes),
-    ("masked_select", sizes.masked_select, _tensors_of_symbolic_sizes),
-    (torch.cumprod, sizes.cumprod, _differentiable_products),
-    ("cumprod", sizes.cumprod, _differentiable_products),
-    (torch.lerp, sizes.lerp, _symbolic_weight),
-    ("lerp", sizes.lerp, _symbolic_weight),
-    ("lerp_", sizes.lerp_, _symbolic_weight),
-    (torch.pow, sizes.pow, _differentiable_power),
-    ("pow", sizes.pow, _differentiable_power),
-    (torch.linalg.matrix_norm, sizes.matrix_norm, _plain_norm),
-    ("fill_diagonal_", sizes.fill_diagonal_, _fill_diagonal),
+    (torch.combinations, sizes.combinations, _symbolic_sizes),
+    (torch.vander, sizes.vander, _symbolic_sizes),
+    (torch.gradient, sizes.gradient, _symbolic_sizes),
+    (torch.take_along_dim, sizes.take_along_dim, _symbolic_sizes),
+    ("take_along_dim", sizes.take_along_dim, _symbolic_sizes),
+    (torch.masked_select, sizes.masked_select, _symbolic_sizes),
+    ("masked_select", sizes.masked_select, _symbolic_sizes),
+    (torch.cumprod, sizes.cumprod, _always),
+    ("cumprod", sizes.cumprod, _always),
+    (torch.lerp, sizes.lerp, _symbolic_number),
+    ("lerp", sizes.lerp, _symbolic_number),
+    ("lerp_", sizes.lerp_, _symbolic_number),
+    (torch.pow, sizes.pow, _symbolic_number),
+    ("pow", sizes.pow, _symbolic_number),
+    (torch.linalg.matrix_norm, sizes.matrix_norm, _symbolic_sizes),
+    ("fill_diagonal_", sizes.fill_diagonal_, _symbolic_sizes),
     ("unfold", sizes.unfold, _symbolic_number),
 )
-"""A function or method, its polyfill, and for which arguments that applies."""
+"""A function or method, its polyfill, and for which arguments that is asked."""
 
 _CHOICES: Final[dict[Any, Choices]] = {}
 for _target, _polyfill, _applies in _TABLE:

@@ -1,7 +1,8 @@
 """Operators that only take plain sizes, written with operators that take symbolic ones.
 
 Place in the pipeline: interpreted if sizes are symbolic (`handlers/size_polyfills.py`); otherwise
-each size would be compiled separately.
+each size would be compiled separately. Parameters that a function lacks and arguments for which it
+returns NotImplemented (and so `Any`) are left to the operator.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from weft._torch import assert_async, check, check_is_size
 def linspace(
     start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, device: Any = None,
     requires_grad: bool = False,
-) -> torch.Tensor:
+) -> Any:
     """`torch.linspace`, counted from the nearer end as its kernels do."""
     dtype = dtype or torch.get_default_dtype()
+    if isinstance(start, torch.Tensor) or isinstance(end, torch.Tensor) or (
+            not dtype.is_floating_point or dtype.itemsize < 4):
+        return NotImplemented
     place = torch.arange(steps, device=device)
     step = (end - start) / torch.sym_max(steps - 1, 1)
     upward = start + place.to(dtype) * step
@@ -29,11 +33,11 @@ def linspace(
     return made.requires_grad_() if requires_grad else made
 
 
-def kron(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """`torch.kron`: the products of all elements, with those of `right` adjacent."""
-    rank = max(left.dim(), right.dim())
-    left = left.reshape((1,) * (rank - left.dim()) + tuple(left.shape))
-    right = right.reshape((1,) * (rank - right.dim()) + tuple(right.shape))
+def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """`torch.kron`: the products of all elements, with those of `other` adjacent."""
+    rank = max(input.dim(), other.dim())
+    left = input.reshape((1,) * (rank - input.dim()) + tuple(input.shape))
+    right = other.reshape((1,) * (rank - other.dim()) + tuple(other.shape))
     for dim in range(rank):
         left, right = left.unsqueeze(2 * dim + 1), right.unsqueeze(2 * dim)
     made = left * right
@@ -43,9 +47,13 @@ def kron(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def pad_sequence(
     sequences: Any, batch_first: bool = False, padding_value: float = 0.0,
     padding_side: str = "right",
-) -> torch.Tensor:
+) -> Any:
     """`torch.nn.utils.rnn.pad_sequence` of tensors of one type."""
-    longest = sequences[0].shape[0]
+    first = sequences[0]
+    if not all(one.dim() and (one.dtype, one.device) == (first.dtype, first.device)
+               for one in sequences):
+        return NotImplemented
+    longest = first.shape[0]
     for one in sequences:
         longest = torch.sym_max(longest, one.shape[0])
     rows = []
@@ -56,29 +64,29 @@ def pad_sequence(
     return torch.stack(rows, 0 if batch_first else 1)
 
 
-def one_hot_of(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+def one_hot_of(input: torch.Tensor, num_classes: int) -> torch.Tensor:
     """`torch.nn.functional.one_hot` with a symbolic number of classes."""
     check(num_classes > 0, lambda: "Class values must be smaller than num_classes.")
-    made = index.new_zeros((*index.shape, num_classes))
-    return made.scatter_(-1, index.unsqueeze(-1), 1)
+    made = input.new_zeros((*input.shape, num_classes))
+    return made.scatter_(-1, input.unsqueeze(-1), 1)
 
 
-def checked_one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+def checked_one_hot(input: torch.Tensor, num_classes: int) -> torch.Tensor:
     """`torch.nn.functional.one_hot` with the checks of its CPU kernel."""
-    assert_async((index >= 0).all(), "Class values must be non-negative.")
-    assert_async((index < num_classes).all(), "Class values must be smaller than num_classes.")
-    return (index.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
+    assert_async((input >= 0).all(), "Class values must be non-negative.")
+    assert_async((input < num_classes).all(), "Class values must be smaller than num_classes.")
+    return (input.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
 
 
-def one_hot(index: torch.Tensor) -> torch.Tensor:
+def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """`torch.nn.functional.one_hot` with as many classes as the data has."""
-    check(index.min().item() >= 0, lambda: "Class values must be non-negative.")
-    classes = index.max().item() + 1
+    check(input.min().item() >= 0, lambda: "Class values must be non-negative.")
+    classes = input.max().item() + 1
     check_is_size(classes)
-    return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).to(torch.int64)
+    return (input.unsqueeze(-1) == torch.arange(classes, device=input.device)).to(torch.int64)
 
 
-def cov(input: torch.Tensor, correction: int = 1) -> torch.Tensor:
+def cov(input: torch.Tensor, *, correction: int = 1) -> torch.Tensor:
     """`torch.cov` without weights, of more observations than the correction."""
     rows = input if input.dim() == 2 else input.view(1, -1)
     count = rows.shape[1]
@@ -86,8 +94,10 @@ def cov(input: torch.Tensor, correction: int = 1) -> torch.Tensor:
     return (centred.mm(centred.t().conj()) / (count - correction)).squeeze()
 
 
-def corrcoef(input: torch.Tensor) -> torch.Tensor:
+def corrcoef(input: torch.Tensor) -> Any:
     """`torch.corrcoef` of real numbers."""
+    if not input.is_floating_point() or input.dim() not in (1, 2):
+        return NotImplemented
     shared = torch.cov(input)
     if shared.dim() == 0:
         return shared / shared
@@ -144,8 +154,10 @@ def adaptive_avg_pool1d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
     return rows.squeeze(-2)
 
 
-def fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+def fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> Any:
     """`Tensor.fill_diagonal_` of a matrix, without wrapping."""
+    if wrap or input.dim() != 2:
+        return NotImplemented
     input.diagonal().fill_(fill_value)
     return input
 
@@ -189,15 +201,19 @@ def tril_indices(
 
 def combinations(
     input: torch.Tensor, r: int = 2, with_replacement: bool = False
-) -> torch.Tensor:
+) -> Any:
     """`torch.combinations` of two."""
+    if r != 2 or input.dim() != 1:
+        return NotImplemented
     count = input.shape[0]
     places = torch.triu_indices(count, count, int(not with_replacement), device=input.device)
     return torch.stack([input[places[0]], input[places[1]]], 1)
 
 
-def block_diag(tensors: Any) -> torch.Tensor:
+def block_diag(*tensors: torch.Tensor) -> Any:
     """`torch.block_diag`: each row is zeros, a block, and zeros."""
+    if not all(isinstance(one, torch.Tensor) and one.dim() <= 2 for one in tensors):
+        return NotImplemented
     blocks = [torch.atleast_2d(one) for one in tensors]
     left, right, rows = 0, sum(block.shape[1] for block in blocks), []
     for block in blocks:
@@ -261,8 +277,10 @@ def hamming_window(
     return alpha - beta * torch.cos(place * (2 * math.pi / steps))
 
 
-def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Tensor:
+def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> Any:
     """`torch.vander`: powers of each element."""
+    if x.dim() != 1:
+        return NotImplemented
     count = x.shape[0] if N is None else N
     ones = x.new_ones((x.shape[0], 1))
     powers = torch.cat([ones, x.unsqueeze(1).expand(-1, count - 1)], 1).cumprod(1)
@@ -271,8 +289,10 @@ def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Te
 
 def gradient(
     input: torch.Tensor, *, spacing: float = 1.0, dim: Any = None
-) -> tuple[torch.Tensor, ...]:
+) -> Any:
     """`torch.gradient` of evenly spaced samples: differences, one-sided at the ends."""
+    if type(spacing) not in (int, float) or not input.is_floating_point():
+        return NotImplemented
     if dim is None:
         dim = range(input.dim())
     return tuple(
@@ -290,8 +310,10 @@ def _differences(x: torch.Tensor, dim: int, spacing: float) -> torch.Tensor:
 
 def take_along_dim(
     input: torch.Tensor, indices: torch.Tensor, dim: int | None = None
-) -> torch.Tensor:
+) -> Any:
     """`torch.take_along_dim`: `gather` of tensors broadcast in the other dimensions."""
+    if not isinstance(indices, torch.Tensor):
+        return NotImplemented
     if dim is None:
         return input.reshape(-1).gather(0, indices.reshape(-1))
     dim = dim % input.dim()
@@ -337,41 +359,55 @@ def _sums_to_the_end(x: torch.Tensor, dim: int) -> torch.Tensor:
     return x.flip(dim).cumsum(dim).flip(dim)
 
 
-def cumprod(input: torch.Tensor, dim: int) -> torch.Tensor:
+def cumprod(input: torch.Tensor, dim: int) -> Any:
     """`torch.cumprod`, whose derivative in C++ has steps for each item: one graph for each
     length."""
+    if not (torch.is_grad_enabled() and input.requires_grad and type(dim) is int
+            and -input.dim() <= dim < input.dim()
+            and input.dtype in (torch.float32, torch.float64)):
+        return NotImplemented
     made: torch.Tensor = _Products.apply(input, dim)  # type: ignore[no-untyped-call]
     return made
 
 
-def lerp(input: torch.Tensor, end: torch.Tensor, weight: float) -> torch.Tensor:
+def lerp(input: torch.Tensor, end: torch.Tensor, weight: float) -> Any:
     """`torch.lerp` by a number."""
+    if not input.is_floating_point():
+        return NotImplemented
     return torch.lerp(input, end, torch.full((), weight, dtype=input.dtype, device=input.device))
 
 
-def lerp_(input: torch.Tensor, end: torch.Tensor, weight: float) -> torch.Tensor:
+def lerp_(input: torch.Tensor, end: torch.Tensor, weight: float) -> Any:
     """`Tensor.lerp_` by a number."""
+    if not input.is_floating_point():
+        return NotImplemented
     return input.lerp_(end, torch.full((), weight, dtype=input.dtype, device=input.device))
 
 
 def matrix_norm(
-    A: torch.Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False
-) -> torch.Tensor:  # fmt: skip
+    input: torch.Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False
+) -> Any:  # fmt: skip
     """`torch.linalg.matrix_norm`: the root of the sum of squares, the greatest or least sum of the
     absolute values in a column (1, -1) or row (inf, -inf)."""
+    if ord not in ("fro", 1, -1, math.inf, -math.inf) or not input.is_floating_point():
+        return NotImplemented
     made: torch.Tensor
     if ord == "fro":
-        made = torch.linalg.vector_norm(A, 2, dim, keepdim)
+        made = torch.linalg.vector_norm(input, 2, dim, keepdim)
         return made
     within, over = dim if abs(ord) == 1 else (dim[1], dim[0])
-    sums = A.abs().sum(within, keepdim=True)
+    sums = input.abs().sum(within, keepdim=True)
     made = sums.amax(over, keepdim=True) if ord > 0 else sums.amin(over, keepdim=True)
     return made if keepdim else made.squeeze(dim)
 
 
 def pow(input: Any, exponent: Any) -> Any:
     """`torch.pow` of a tensor and a number; the derivative in C++ takes plain numbers only."""
-    if isinstance(exponent, torch.Tensor):
+    x = exponent if isinstance(exponent, torch.Tensor) else input
+    if not (isinstance(x, torch.Tensor) and x.is_floating_point() and x.requires_grad
+            and torch.is_grad_enabled()):
+        return NotImplemented
+    if x is exponent:
         input = torch.full((), input, dtype=exponent.dtype, device=exponent.device)
     else:
         exponent = torch.full((), exponent, dtype=input.dtype, device=input.device)
