@@ -133,6 +133,9 @@ from torch._functorch.pyfunctorch import (
 )
 from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]
 
+# backends.torch_context: where PyTorch's own tracers look up the fakes of tensors.
+from torch._guards import TracingContext, tracing
+
 # capture, aot, passes, codegen: the types of `torch.ops.aten.add.Tensor` and `torch.ops.aten.add`.
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, overload
 import torch
 
 from weft import backends, capture
+from weft.backends.torch_context import symbolic_examples
 from weft.config import MODES, CompileOptions, check_options, config
 from weft.diagnostics import events, failures, statistics
 from weft.diagnostics.explanation import Explanation
@@ -101,14 +102,15 @@ def _resolve_backend(backend: str | Backend) -> Backend:
     """The backend of that name, or the user's callable; errors of the latter become
     BackendError."""
     chosen = backends.resolve(backend)
-    if isinstance(backend, str):
+    if backends.is_own(chosen):
         return chosen
 
-    name = getattr(backend, "__name__", type(backend).__name__)
+    name = getattr(chosen, "__name__", type(chosen).__name__)
 
     def users_backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         try:
-            made = chosen(gm, example_inputs)
+            with symbolic_examples(gm, example_inputs) as inputs:
+                made = chosen(gm, inputs)
         except WeftError:
             raise
         except Exception as error:

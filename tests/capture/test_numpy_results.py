@@ -307,3 +307,13 @@ def test_floats_that_change_stay_symbolic_in_numpys_functions() -> None:
         for one, other in zip(found[1], expected[1], strict=True):
             assert type(one) is type(other) and np.allclose(one, other, rtol=1e-12)
     assert weft.stats()["graphs"] == 2
+
+
+@pytest.mark.parametrize("scalar", [np.bool_(True), np.complex64(1j), np.float32(2), np.int64(3)])
+@pytest.mark.parametrize("f", [
+    lambda x, v: x == v, lambda x, v: torch.full((2,), v), lambda x, v: torch.mul(x, v)])
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_numpy_scalars_of_truth_and_complex_numbers_were_taken_for_python_s(f, scalar) -> None:
+    x = torch.ones(2)
+    expected, got = f(x, scalar), weft.compile(f, backend="eager")(x, scalar)
+    assert torch.equal(expected, got) and expected.dtype == got.dtype

@@ -5,6 +5,6 @@ captured graph, `aot_eager` the functional ATen graph, `inductor` (the default) 
 generator.
 """
 
-from weft.backends.registry import list_backends, register_backend, resolve
+from weft.backends.registry import is_own, list_backends, register_backend, resolve
 
-__all__ = ["list_backends", "register_backend", "resolve"]
+__all__ = ["is_own", "list_backends", "register_backend", "resolve"]

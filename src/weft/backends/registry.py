@@ -72,6 +72,11 @@ def resolve(backend: str | Backend) -> Backend:
     return _from_entry_point(backend)
 
 
+def is_own(backend: Backend) -> bool:
+    """Whether it is one of weft's, as `resolve` gives them."""
+    return isinstance(backend, _Lazy)
+
+
 def _from_entry_point(name: str) -> Backend:
     found = next((e for e in _installed() if e.name == name), None)
     if found is None:

@@ -128,6 +128,11 @@ class Attempt:
             tx.forget()
 
     @property
+    def symbolic(self) -> bool:
+        """Whether sizes or numbers were symbolic in the last interpretation."""
+        return self._shapes is not None and bool(self._shapes.sources)
+
+    @property
     def met_data(self) -> bool:
         """Whether the last interpretation put something into the graph that depends on data."""
         return self._shapes is not None and bool(self._shapes.unbacked_symbols.exist)

@@ -58,7 +58,7 @@ from weft.diagnostics import checks, events
 from weft.diagnostics.failures import handle
 from weft.diagnostics.trace_files import traced
 from weft.dims import Declarations
-from weft.errors import GraphBreakError, RecompileError, UserError
+from weft.errors import BackendError, GraphBreakError, RecompileError, UserError
 from weft.interrupts import checkpoint
 from weft.runtime.restoring import restored_on_error
 from weft.shapes.policy import DynamicPolicy
@@ -295,8 +295,15 @@ class FrameCompiler:
         with modes_set_aside() as attempt.devices:
             try:
                 return self._build_entry(attempt, modes, outermost=outermost)
+            except BackendError:
+                policy = self.policy(attempt.state.code)
+                if policy.all_static or not attempt.symbolic:
+                    raise
+                policy.all_static = True  # PyTorch's code generator wants its own symbols, say
             finally:
                 attempt.forget()
+        again = Attempt(self, attempt.state, data_dependent=False)
+        return self._entry_of(again, outermost=outermost)
 
     def _build_entry(self, attempt: Attempt, modes: Any, *, outermost: bool) -> Any:
         """The steps of a capture: interpret, compile the graph, write the replacement and guards.

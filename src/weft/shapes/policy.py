@@ -74,6 +74,8 @@ class DynamicPolicy:
         self._n_tested = 0
         self.fixes_all = False
         """Whether sizes may be fixed without limit, because graphs may not end."""
+        self.all_static = False
+        """Whether no size may be symbolic: the backend cannot compile such a graph."""
         self.must_share = False
         """Whether this is the last variant: it should serve all calls that no other one serves."""
         self._last: dict[str, tuple[int, ...]] = {}
@@ -92,6 +94,8 @@ class DynamicPolicy:
         static unless they changed.
         """
         self._note(name, sizes)
+        if self.all_static:
+            return {}
         chosen = {d for d in self.expected.get(name, ()) if d < len(sizes)}
         if self.automatic:
             chosen |= self._changed.get(name, set())
@@ -113,6 +117,8 @@ class DynamicPolicy:
         if type(last) is not type(value) or (last != value and last == last):
             self._changed_numbers.add(name)
         self._numbers[name] = value
+        if self.all_static:
+            return False
         if argument and self._of_arguments and value not in (0, 1):
             return True
         return self.automatic and name in self._changed_numbers
