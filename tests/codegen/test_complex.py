@@ -126,3 +126,18 @@ def test_quotients_of_zeros_and_infinities(dynamic: bool) -> None:
         for f, w in ((found.real, wanted.real), (found.imag, wanted.imag)):
             odd = ~w.isfinite() | ordinary
             torch.testing.assert_close(f[odd], w[odd], equal_nan=True, rtol=1e-5, atol=1e-30)
+
+
+def test_the_gradient_of_a_sum_after_a_complex_layer_was_refused():
+    """Expanded gradients have strides of zero, with which pairs were not innermost."""
+    layer = torch.nn.Linear(10, 10, dtype=torch.complex64)
+
+    def program(x):
+        return layer(x).sum().abs()
+
+    x, found = torch.randn(3, 4, 10, dtype=torch.complex64), []
+    for call in (program, weft.compile(program)):
+        layer.zero_grad()
+        call(x).backward()
+        found.append([layer.weight.grad.clone(), layer.bias.grad.clone()])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)

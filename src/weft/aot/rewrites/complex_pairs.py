@@ -25,6 +25,7 @@ from weft.aot.evaluate import Evaluator
 from weft.aot.rewrites.complex_rules import RULES, VIEWS, Context, Parts, Real
 from weft.aot.tracing.functionalize import Functionalizer
 from weft.aot.views import restride
+from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
 
@@ -166,7 +167,8 @@ class _Splitter:
         if found is None:
             parts = self.parts[node]
             pairs = self.emit(aten.stack.default, [parts.real.value, parts.imag.value], -1)
-            strides = [2 * step for step in node.meta["val"].stride()]
+            strides = [2 if certainly_equal(step, 0) else 2 * step  # of an expanded tensor
+                       for step in node.meta["val"].stride()]
             pairs = restride(self.emit, pairs, (*strides, 1))
             found = self.joined[node] = self.emit(aten.view_as_complex.default, pairs)
         return found
