@@ -387,9 +387,9 @@ foreach_scaled = (torch._foreach_addcdiv_, torch._foreach_addcmul_)
 optimizer_number = vars(import_module("torch.optim.optimizer"))["_get_value"]
 """capture: what optimizers read the count of their steps with."""
 
-script_questions: tuple[Callable[[], bool], ...] = tuple(
-    vars(import_module("torch.jit"))[name] for name in ("is_scripting", "is_tracing"))
-"""capture: what libraries ask to tell eager programs from scripted ones; the answer is no."""
+is_scripting: Callable[[], bool] = vars(import_module("torch.jit"))["is_scripting"]
+is_tracing: Callable[[], bool] = vars(import_module("torch.jit"))["is_tracing"]
+"""capture: what libraries ask to tell eager programs from scripted and traced ones."""
 
 saved_tensors_hooks_switches = (
     torch._C._autograd._saved_tensors_hooks_enable,

@@ -303,6 +303,11 @@ def expand_inplace_error(x, w, b):
 
 
 @program
+def expand_with_an_argument_that_must_be_named(x, w, b):
+    return (torch.expand_copy(b, (3, 8), implicit=True), b.expand(3, 8, implicit=False))
+
+
+@program
 def expand_inplace_error2(x, w, b):
     y = (b * 2).expand(3, 8)
     y.mul_(2)

@@ -90,11 +90,21 @@ x = torch.randn(3, 4)
 with torch.no_grad():
     found = weft.compile(lambda x: scripted(x, 3) * 2, backend="eager", fullgraph=True)(x)
 assert torch.equal(found, scripted(x, 3) * 2)
+
+@torch.jit.script
+def asks(x):
+    if torch.jit.is_scripting():
+        return x.cos()
+    return x.sin()
+
+f = lambda x: asks(x) + torch.jit.is_scripting()
+assert torch.equal(weft.compile(f, backend="eager", fullgraph=True)(x), f(x))
 """
 
 
 def test_scripted_functions_are_inlined(tmp_path):
-    """In a process of its own: PyTorch's testing package changes how such functions are called."""
+    """With the branch of `is_scripting` that they took. In a process of its own: PyTorch's testing
+    package changes how such functions are called."""
     file = tmp_path / "scripted.py"
     file.write_text(SCRIPTED)
     subprocess.run([sys.executable, str(file)], check=True, env={**os.environ, "PYTHONPATH": ROOT})

@@ -560,3 +560,15 @@ def test_positions_resized_to_sizes_in_a_tensor(backend: str, fresh: None) -> No
             x = torch.randn(1, 4, 4, 4)
             torch.testing.assert_close(compiled(x, torch.tensor(grid)), f(x, torch.tensor(grid)))
         assert (weft.stats()["graphs"], weft.stats()["graph_breaks"]) == (1, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_library_call_took_a_truth_from_data_as_a_symbol(backend: str) -> None:
+    for f in (
+        lambda x: torch.tensor([x[0].item()]),
+        lambda x: torch.full((2,), x[0].item()),
+        lambda x: torch.full((2,), x.sum().item() > 1),
+    ):
+        compiled = weft.compile(f, backend=backend)
+        for x in (torch.tensor([True, True]), torch.tensor([False, True])):
+            assert torch.equal(compiled(x), f(x))

@@ -79,6 +79,8 @@ class ModeState:
     """How many nested blocks disable the classes' `__torch_function__`."""
     hidden: list[list[SymbolicValue]] = field(default_factory=list)
     """The active modes where blocks began that disable them too, innermost last."""
+    scripted: int = 0
+    """How many calls of functions compiled by torch.jit are being captured."""
     ignored_warnings: list[Any] = field(default_factory=list)
     """Warning filters of the program that ignore warnings (`replacement/ignored_warnings.py`)."""
 

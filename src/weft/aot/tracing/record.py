@@ -248,10 +248,13 @@ def _returns_one_list(op: OpOverload) -> bool:
 def _positional(
     op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """All arguments after the first by position, with defaults where others follow."""
+    """All arguments after the first by position, with defaults where others follow.
+
+    What must be named is left out: that is `implicit` of expand, which does not matter.
+    """
     if not kwargs:
         return tuple(args)
-    rest = op._schema.arguments[1 + len(args) :]
+    rest = [a for a in op._schema.arguments[1 + len(args) :] if not a.kwarg_only]
     return (*args, *(kwargs.get(a.name, a.default_value) for a in rest))
 
 

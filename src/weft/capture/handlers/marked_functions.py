@@ -19,6 +19,7 @@ from weft._torch import (
     call_scripted,
     compile_markers,
     counts_modules_for_dynamo,
+    is_scripting,
     region_call,
 )
 from weft.capture.breaks import graph_break
@@ -64,7 +65,17 @@ def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     original = getattr(function, "_torchdynamo_inline", None)
     if original is None:
         raise graph_break("unknown-c-function", f"a call of {function!r}")
-    return tx.wrap_fixed(original, "a scripted function").call(tx, args[1:], kwargs)
+    tx.modes.scripted += 1
+    try:
+        return tx.wrap_fixed(original, "a scripted function").call(tx, args[1:], kwargs)
+    finally:
+        tx.modes.scripted -= 1
+
+
+@rule(is_scripting)
+def _is_scripting(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """True in a function compiled by torch.jit, whose Python function says otherwise."""
+    return constant(tx.modes.scripted > 0)
 
 
 @rule(call_script_method)

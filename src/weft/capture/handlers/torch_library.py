@@ -27,13 +27,13 @@ from weft._torch import (
     get_tracing_state,
     is_forward_grad_enabled,
     is_torch_function_mode_enabled,
+    is_tracing,
     lazy_property_of_class,
     log_api_usage_once,
     module_backward_nodes,
     pop_torch_function_mode,
     push_torch_function_mode,
     saved_tensors_hooks_switches,
-    script_questions,
     set_grad_enabled,
     torch_function_mode_at,
     torch_function_modes,
@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 
-@rule(torch.compiler.is_exporting, *script_questions,
-      get_tracing_state)
+@rule(torch.compiler.is_exporting, is_tracing)
 def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return FALSE
 

@@ -31,6 +31,8 @@ from weft.runtime.writes import WRITERS
 from weft.shapes.algebra.expr import Expr
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, text
 from weft.shapes.algebra.printing import python_text
+from weft.shapes.guard import python_text as condition_text
+from weft.shapes.symnode import condition_of
 
 aten = torch.ops.aten
 
@@ -175,6 +177,9 @@ def spell(sequence: CallSequence, item: Any) -> str:
     if isinstance(item, SYMBOLIC_FLOATS):
         sequence.scope["math"] = math
         return text(item)
+    if isinstance(item, torch.SymBool):
+        sequence.scope["math"] = math
+        return f"({condition_text(condition_of(item))})"
     if isinstance(item, (list, tuple)):
         inside = ", ".join(spell(sequence, i) for i in item)
         if isinstance(item, tuple):
