@@ -310,7 +310,7 @@ class Tracer:
             check_node(node)
             if node.target is operator.setitem:
                 args = with_positions(args)
-            if make := getattr(node.target, "gradient_hook", None):
+            if make := getattr(node.target, "make_gradient_hook", None):
                 return args[0].register_hook(marked_hook(make(*args[1:]), self._is_backward))
             own = FUNCTIONS.get(node.target)
             if own is not None:

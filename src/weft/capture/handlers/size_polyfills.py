@@ -12,6 +12,7 @@ NotImplemented::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,10 +55,13 @@ def _register(target: Any, choices: Choices) -> None:
         rule(target)(call)
 
 
+_signature: Final = cache(signature)
+
+
 def _binds(polyfill: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether the polyfill has parameters for these arguments."""
     try:
-        signature(polyfill).bind(*args, **kwargs)
+        _signature(polyfill).bind(*args, **kwargs)
     except TypeError:
         return False
     return True

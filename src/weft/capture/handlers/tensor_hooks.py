@@ -106,6 +106,6 @@ def _registrar(make: Maker, reads: LateReads) -> Any:
         tensor.register_hook(make(*tensors))
 
     # aot marks what it gives
-    register_hook.gradient_hook = make  # type: ignore[attr-defined]
+    register_hook.make_gradient_hook = make  # type: ignore[attr-defined]
     register_hook.late_reads = reads  # type: ignore[attr-defined]
     return register_hook

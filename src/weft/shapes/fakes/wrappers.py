@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, final
 
@@ -37,23 +37,12 @@ def parts(wrapper: Any) -> tuple[Sequence[str], Any]:
 
 def leaves(value: Any) -> list[torch.Tensor]:
     """The tensors, which are not wrappers, that it is made of in the end."""
-    if not isinstance(value, torch.Tensor):
-        return []
-    if not is_wrapper(type(value)):
-        return [value]
-    return [leaf for name in parts(value)[0] for leaf in leaves(getattr(value, name))]
+    return [path(value) for path in _paths(value)] if isinstance(value, torch.Tensor) else []
 
 
 def rebuilt(value: Any, leaf: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Another wrapper like it; `leaf` returns the replacement of each leaf, in order."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if not is_wrapper(type(value)):
-        return leaf(value)
-    names, context = parts(value)
-    inner: Mapping[str, Any] = {name: rebuilt(getattr(value, name), leaf) for name in names}
-    unflatten = type(value).__tensor_unflatten__  # type: ignore[attr-defined]
-    return unflatten(inner, context, value.size(), value.stride())
+    return _joiner(value)(map(leaf, leaves(value)))
 
 
 def detached(value: torch.Tensor) -> torch.Tensor:
