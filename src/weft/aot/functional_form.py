@@ -5,20 +5,33 @@ operators with `mutates_args`::
 
     op = torch.ops.mylib.add_one_.default             # add_one_(Tensor(a!) x, float k) -> ()
     functional_form(op)                               # (Tensor x, float k) -> Tensor
+
+For arguments that are lists, or that share memory, there is a form on that memory instead::
+
+    form_on_memory(op, {"x": (0, 1)}, 1)  # (Tensor[] memory, SymInt[] layouts, float k) -> Tensor
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 import torch
 
 from weft._torch import OpOverload
+from weft.aot.views import Unsupported
 
 _LIBRARY: Final = torch.library.Library("weft", "FRAGMENT")
 _ALIAS: Final = re.compile(r"Tensor\([^)]*\)")
+_NUMBERS: Final = count(1)
+_ON_MEMORY: Final[dict[Any, OpOverload]] = {}
+
+
+def is_of_torch(op: OpOverload) -> bool:
+    """Whether torch itself defines the operator, so that its name and its kind say what it does."""
+    return op.namespace in ("aten", "prims", "prim", "c10d", "_c10d_functional")
 
 
 def functional_form(op: OpOverload) -> OpOverload | None:
@@ -36,21 +49,24 @@ def functional_form(op: OpOverload) -> OpOverload | None:
     fresh = [i for i, r in enumerate(schema.returns) if r.alias_info is None]
     if any(str(schema.returns[i].type) != "Tensor" for i in fresh):
         return None
-    name = f"{op.namespace}_{schema.name.partition('::')[2]}_{op._overloadname}_functional"
-    if not hasattr(torch.ops.weft, name):
-        _define(op, name, [a.name for a in written], fresh)
-    made: OpOverload = getattr(torch.ops.weft, name).default
-    return made
+    arguments = _ALIAS.sub("Tensor", str(op._schema).partition("(")[2].rpartition(") -> ")[0])
+    run = _kernel(op, [a.name for a in written], fresh)
+    return _defined(op, "functional", arguments, len(fresh) + len(written), run)
 
 
-def _define(op: OpOverload, name: str, written: list[str], fresh: list[int]) -> None:
-    """Register the operator: schema, kernel and fake kernel."""
-    arguments = _ALIAS.sub("Tensor", str(op._schema).partition("(")[2].rpartition(" -> ")[0])
-    returns = ", ".join(["Tensor"] * (len(fresh) + len(written)))
-    _LIBRARY.define(f"{name}({arguments} -> ({returns})", tags=_kept_tags(op))
-    run = _kernel(op, written, fresh)
+def _defined(
+    op: OpOverload, form: str, arguments: str, n_results: int, run: Callable[..., Any]
+) -> OpOverload:
+    """A new operator that returns tensors, with `run` as its kernel and its fake kernel."""
+    name = f"{op.namespace}_{op._schema.name.partition('::')[2]}_{op._overloadname}_{form}"
+    if hasattr(torch.ops.weft, name):  # of an operator that was destroyed, and defined again
+        name = f"{name}_{next(_NUMBERS)}"
+    returns = ", ".join(["Tensor"] * n_results)
+    _LIBRARY.define(f"{name}({arguments}) -> ({returns})", tags=_kept_tags(op))
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"weft::{name}", run, lib=_LIBRARY)
+    made: OpOverload = getattr(torch.ops.weft, name).default
+    return made
 
 
 def _kept_tags(op: OpOverload) -> tuple[torch.Tag, ...]:
@@ -73,3 +89,67 @@ def _kernel(op: OpOverload, written: Sequence[str], fresh: Sequence[int]) -> Cal
         return values[0] if len(values) == 1 else tuple(values)
 
     return run
+
+
+# -- on memory -------------------------------------------------------------------------------------
+
+
+def form_on_memory(op: OpOverload, places: Mapping[str, Any], n_memories: int) -> OpOverload:
+    """A functional operator that runs `op` on views of copies of `n_memories` tensors.
+
+    `places`: for arguments that are made of such views, (number of the memory, rank) in place of
+    each tensor. Takes the memories, the sizes, strides and offsets of all views in the order of
+    `op`'s arguments, and its other arguments by name. Returns the fresh results of `op`, then the
+    new content of the memories.
+    """
+    order = [a.name for a in op._schema.arguments if a.name in places]
+    key = (op, tuple((name, places[name]) for name in order), n_memories)
+    made = _ON_MEMORY.get(key)
+    if made is None:
+        made = _ON_MEMORY[key] = _define_on_memory(op, {n: places[n] for n in order}, n_memories)
+    return made
+
+
+def _define_on_memory(op: OpOverload, places: Mapping[str, Any], n_memories: int) -> OpOverload:
+    schema = op._schema
+    fresh = [i for i, r in enumerate(schema.returns) if r.alias_info is None]
+    if any(str(schema.returns[i].type) != "Tensor" for i in fresh):
+        raise Unsupported(f"{op} returns more than tensors")
+    if torch.Tag.inplace_view in op.tags:
+        raise Unsupported(f"{op} changes sizes or strides")
+    declared = _ALIAS.sub("Tensor", str(schema))
+    rest = [re.findall(rf"[^\s(]+ {a.name}(?=[=,)])", declared)[0]
+            for a in schema.arguments if a.name not in places]
+    named = ["*", *rest] if rest else []
+    arguments = ", ".join(["Tensor[] memory", "SymInt[] layouts", *named])
+    run = _kernel_on_memory(op, places, fresh)
+    return _defined(op, f"on_memory_{len(_ON_MEMORY)}", arguments, len(fresh) + n_memories, run)
+
+
+def _kernel_on_memory(
+    op: OpOverload, places: Mapping[str, Any], fresh: Sequence[int]
+) -> Callable[..., Any]:
+    """A kernel that runs `op` on views of copies."""
+    single = len(op._schema.returns) == 1
+
+    def run(memory: Sequence[torch.Tensor], layouts: Sequence[Any], **rest: Any) -> Any:
+        copies = [m.clone(memory_format=torch.contiguous_format) for m in memory]
+        numbers = iter(layouts)
+        views = {name: _views(place, copies, numbers) for name, place in places.items()}
+        result = op(**views, **rest)
+        results = [result] if single else result
+        values = [*(results[i] for i in fresh), *copies]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    return run
+
+
+def _views(place: Any, memory: Sequence[torch.Tensor], layouts: Iterator[Any]) -> Any:
+    """An argument: `(number of a memory, rank)` becomes a view; tuples of them become lists."""
+    if place is None:
+        return None
+    if not place or not isinstance(place[0], int):
+        return [_views(p, memory, layouts) for p in place]
+    number, rank = place
+    size, stride = ([next(layouts) for _ in range(rank)] for _ in range(2))
+    return memory[number].as_strided(size, stride, next(layouts))

@@ -19,7 +19,7 @@ from typing import Any, Final, final
 import torch
 
 from weft._torch import OpOverload, has_dispatch_kernel, is_collective
-from weft.aot.functional_form import functional_form
+from weft.aot.functional_form import functional_form, is_of_torch
 
 aten = torch.ops.aten
 
@@ -73,7 +73,7 @@ def facts(op: OpOverload) -> OpFacts:
     is_out = any(a.is_out for a in schema.arguments)
     plain = sum(r.alias_info is None for r in schema.returns)
     aliased = any(r.alias_info is not None for r in schema.returns)
-    functional = _functional_variant(op, is_out) or _made(op) if written else None
+    functional = _functional(op, is_out) if written else None
     return OpFacts(
         op, _kind(op, written, aliased, functional), functional, written, is_out, plain,
         torch.Tag.nondeterministic_seeded in op.tags, _lost_defaults(op, functional),
@@ -131,6 +131,14 @@ def _lost_defaults(
         and (not theirs[a.name].has_default_value()
              or theirs[a.name].default_value != a.default_value)
     )
+
+
+def _functional(op: OpOverload, is_out: bool) -> OpOverload | None:
+    """The functional operator for one that writes; of a program's own operators a name says
+    nothing."""
+    if is_of_torch(op) and (variant := _functional_variant(op, is_out)) is not None:
+        return variant
+    return _made(op)
 
 
 def _functional_variant(op: OpOverload, is_out: bool) -> OpOverload | None:

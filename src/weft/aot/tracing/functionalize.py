@@ -220,10 +220,14 @@ class Functionalizer:
             value = step.undo(self.emit, parent, value)
         if alias.steps:
             value = restride(self.emit, value, base.node.meta["val"].stride())
-        base.node = value
-        base.version += 1
+        self.replace(base, value)
         if not alias.steps:
             alias.node, alias.version = value, base.version
+
+    def replace(self, base: Base, value: Node) -> None:
+        """Make `value` the new content of a storage."""
+        base.node = value
+        base.version += 1
 
     def _fit(self, value: Node, live: torch.Tensor) -> Node:
         """`value` with the dtype, sizes and memory order of the tensor that it is written to."""

@@ -23,9 +23,11 @@ from torch.fx import Node
 
 from weft._torch import DispatchMode, FakeTensor, OpOverload
 from weft.aot.evaluate import is_plain
+from weft.aot.functional_form import is_of_torch
 from weft.aot.operators import Kind, OpFacts, facts
 from weft.aot.tracing.collectives import record_collective
 from weft.aot.tracing.functionalize import Functionalizer, require_fake
+from weft.aot.tracing.shared_memory import share_written_memory, write_memory
 from weft.aot.views import IDENTITIES, Unsupported, ViewStep
 from weft.shapes.fakes.wrappers import is_wrapper
 
@@ -161,6 +163,8 @@ class Recorder(DispatchMode):
 
     def mutation(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Record the functional variant and write its results to the mutated arguments."""
+        if share_written_memory(self, known, args, kwargs):
+            return self.shared_mutation(known, args, kwargs)
         assert known.functional is not None
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in known.mutated]
         if known.is_out:
@@ -182,6 +186,17 @@ class Recorder(DispatchMode):
         for target, value in zip(targets, new, strict=True):
             self._write(target, value)
         return self._result_of_write(known, [self._plain(p) for p in plain], targets)
+
+    def shared_mutation(
+        self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Record a write to lists, or to arguments that share memory."""
+        fresh, targets = write_memory(self, known, args, kwargs)
+        if is_of_torch(known.op):
+            for target in targets:
+                if isinstance(target, (list, tuple)):
+                    increment_version(target)
+        return self._result_of_write(known, [self._plain(p) for p in fresh], targets)
 
     def _plain(self, item: Any) -> Any:
         return item.value if isinstance(item, _Constant) else self.fresh(item)
@@ -226,7 +241,9 @@ class Recorder(DispatchMode):
             return known.op.decompose(*args, **kwargs)
 
     def opaque(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """An operator without a functional form."""
+        """An operator without a functional form of its own."""
+        if known.mutated and not is_of_torch(known.op):
+            return self.shared_mutation(known, args, kwargs)
         raise Unsupported(f"{known.op} has no functional form")
 
 

@@ -17,6 +17,7 @@ from weft.aot.operators import facts
 from weft.aot.tracing.functionalize import Base, require_fake
 from weft.aot.tracing.record import HANDLERS, Recorder
 from weft.aot.tracing.recurrent import mkldnn_rnn_layer_keeping
+from weft.aot.tracing.shared_memory import share_written_memory
 from weft.aot.views import Unsupported, ViewStep, span, stride_order
 from weft.registrar import registrar
 from weft.shapes.fakes.data_dependent import is_mask
@@ -34,6 +35,7 @@ _handles = registrar(HANDLERS)
 def _copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """`x.copy_(y)`: the new value of x is y, converted and broadcast."""
     live = rec.live(args[0])
+    share_written_memory(rec, facts(op), args[:2], {})  # which eager refuses
     rec.tensors.write(live, rec.node(args[1]))
     return args[0]
 
