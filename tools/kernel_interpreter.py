@@ -278,11 +278,31 @@ def _true_divide_ints(round_: Callable[..., Array]) -> Callable[..., Array]:
     return call
 
 
+def _on_other_side(rest: Array, b: Array) -> Array:
+    """Whether a remainder must move to the divisor's side of zero."""
+    return (rest != 0) & ((b < 0) != (rest < 0))
+
+
+def _fused(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c, rounded once where a wider type is at hand."""
+    wide = np.float64 if np.asarray(a).dtype == np.float32 else np.longdouble
+    return np.asarray(a, wide) * b + c
+
+
+def _first_of_equals(better: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    """An extreme value: the first of equal ones (0 and -0), NaN if either is NaN."""
+    return lambda a, b: np.where(better(b, a) | (b != b), b, a)
+
+
 def _floor_divide(a: Array, b: Array) -> Array:
     if np.asarray(a).dtype.kind == "f":
-        return _torch(lambda x, y: torch.div(x, y, rounding_mode="floor"))(
-            *np.broadcast_arrays(a, b)
-        )
+        rest = np.fmod(a, b)
+        quotient = (a - rest) / b - _on_other_side(rest, b)
+        floor = np.floor(quotient)
+        nearest = np.where(quotient - floor > 0.5, floor + 1, floor)
+        exact = a / b
+        zero = np.copysign(np.zeros_like(exact), exact)
+        return np.where(b == 0, exact, np.where(quotient == 0, zero, nearest))
     return _true_divide_ints(np.floor_divide)(a, b)
 
 
@@ -294,7 +314,8 @@ def _trunc_divide(a: Array, b: Array) -> Array:
 
 def _modulo(a: Array, b: Array) -> Array:
     if np.asarray(a).dtype.kind == "f":
-        return _torch(torch.remainder)(*np.broadcast_arrays(a, b))
+        rest = np.fmod(a, b)
+        return np.where(_on_other_side(rest, b), rest + b, rest)
     return np.mod(a, np.where(b == 0, 1, b))
 
 
@@ -312,8 +333,8 @@ _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
     "div": np.divide, "divisor": _divisor, "floordiv": _floor_divide, "truncdiv": _trunc_divide,
     "mod": _modulo,
-    "fmod": np.fmod, "pow": _power, "fma": lambda a, b, c: a * b + c,
-    "maximum": np.maximum, "minimum": np.minimum,
+    "fmod": np.fmod, "pow": _power, "fma": _fused,
+    "maximum": _first_of_equals(np.greater), "minimum": _first_of_equals(np.less),
     "sign": lambda a: np.where(a > 0, 1, np.where(a < 0, -1, 0)),
     "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "reciprocal": lambda a: 1 / a,
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
@@ -321,7 +342,7 @@ _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
     "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "erf": _torch(torch.erf), "erfc": _torch(torch.erfc), "lgamma": _torch(torch.lgamma),
-    "normal_cdf": _torch(torch.special.ndtr),
+    "normal_cdf": _torch(lambda x: torch.special.ndtr(x.double())),
     "sigmoid": lambda a: 1 / (1 + np.exp(-a)), "floor": np.floor, "ceil": np.ceil,
     "trunc": np.trunc, "round": np.rint, "atan2": np.arctan2, "hypot": np.hypot,
     "copysign": np.copysign, "nextafter": np.nextafter, "isnan": np.isnan, "isinf": np.isinf,

@@ -11,6 +11,7 @@ import torch
 
 import weft
 from tests.codegen_cpp.checking import builder, check, flat
+from tools.special_values import values as special_values
 from weft.codegen.ir.dtypes import to_torch
 from weft.codegen.ir.loop_ir import Kernel, Node
 from weft.codegen.ir.scalar_ops import OPS, ScalarOp
@@ -55,11 +56,23 @@ def sample(dtype: str, n: int, seed: int) -> torch.Tensor:
     return values.to(to_torch(dtype))
 
 
-def operator_kernel(dtype: str, n: int) -> tuple[Kernel, dict[str, torch.Tensor]]:
-    """One kernel with an output for each operator of `dtype`."""
+def special_pairs(dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each special value of a type beside each other one."""
+    if dtype == "bool":
+        return torch.tensor([False, True, False, True]), torch.tensor([False, False, True, True])
+    some = special_values(to_torch(dtype))
+    return some.repeat_interleave(len(some)), some.repeat(len(some))
+
+
+def operator_kernel(dtype: str, n_random: int) -> tuple[Kernel, dict[str, torch.Tensor]]:
+    """One kernel with an output for each operator of `dtype`, on random numbers and on all pairs of
+    special ones."""
+    pairs = special_pairs(dtype)
+    buffers = {f"x{i}": torch.cat([sample(dtype, n_random, i), pairs[i % 2]]) for i in range(3)}
+    n = len(buffers["x0"])
+    buffers["c"] = sample("bool", n, 9)
     b = builder([n])
     index = flat(b.outer)
-    buffers = {f"x{i}": sample(dtype, n, i) for i in range(3)} | {"c": sample("bool", n, 9)}
     arguments: list[Node] = [b.load(f"x{i}", dtype, index) for i in range(3)]
     condition = b.load("c", "bool", index)
     for op in operators(dtype):

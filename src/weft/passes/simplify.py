@@ -11,6 +11,7 @@ outputs must not alias).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -77,17 +78,19 @@ def _source(node: Node) -> Node | None:
 
 @_rule(aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)
 def _times_one(node: Node) -> Node | None:
-    """x * 1, x / 1."""
-    return _source(node) if _is_constant(_arg(node, 1), 1) else None
+    """x * 1, x / 1; not of complex numbers, where 0 * inf of the other parts is NaN."""
+    unchanged = _is_constant(_arg(node, 1), 1) and not node.meta["val"].dtype.is_complex
+    return _source(node) if unchanged else None
 
 
 @_rule(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
 def _plus_zero(node: Node) -> Node | None:
-    """x + 0 for integers and x - 0; not x + 0.0, which turns -0.0 into 0.0."""
-    zero = _is_constant(_arg(node, 1), 0)
-    floating = node.meta["val"].dtype.is_floating_point or node.meta["val"].dtype.is_complex
-    adds = "add" in str(node.target)
-    return _source(node) if zero and not (floating and adds) else None
+    """x + 0 for integers, x - 0, x + -0.0; not x + 0.0 or x - -0.0, which turn -0.0 into 0.0."""
+    zero, dtype = _arg(node, 1), node.meta["val"].dtype
+    if not _is_constant(zero, 0) or dtype.is_complex:
+        return None
+    adds, negative = "add" in str(node.target), math.copysign(1.0, zero) < 0
+    return _source(node) if adds is negative or not dtype.is_floating_point else None
 
 
 @_rule(aten.pow.Tensor_Scalar)

@@ -116,9 +116,22 @@ class _Splitter:
 
     def _replace(self, node: Node, made: Any) -> None:
         if isinstance(made, Parts):
-            self.parts[node] = made
+            self.parts[node] = Parts(*(self._whole(part, node) for part in made))
         else:
             node.replace_all_uses_with(self._lay_out(made.value, node))
+
+    def _whole(self, part: Real, node: Node) -> Real:
+        """A part with the sizes of the result; of one operand alone, or a number, it may have
+        others."""
+        result = node.meta["val"]
+        size = list(result.size())
+        value = part.value
+        if not isinstance(value, Node):
+            value = self.emit(aten.full.default, [], value, dtype=REAL_DTYPE[result.dtype],
+                              device=result.device, pin_memory=False)
+        if not certainly_equal(value.meta["val"].size(), size):
+            value = self.emit(aten.expand.default, value, size)
+        return Real(self.emit, value)
 
     def _lay_out(self, made: Node, node: Node) -> Node:
         """A result with the strides that the graph promises."""

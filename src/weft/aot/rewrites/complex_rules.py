@@ -13,6 +13,7 @@ Real operands take part as complex ones, as in eager, so that infinities and NaN
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -109,7 +110,8 @@ class Context:
         if isinstance(value, Real):
             return Parts(self._cast(value), Real(self.emit, 0.0))
         number = value if isinstance(value, complex) else None
-        real = value if number is None else number.real
+        real = number.real if number is not None else (
+            float(value) if isinstance(value, int) else value)
         return Parts(Real(self.emit, real), Real(self.emit, 0.0 if number is None else number.imag))
 
     def _cast(self, part: Real) -> Real:
@@ -148,18 +150,14 @@ def rule(*ops: OpOverload) -> Callable[[AnyRule], AnyRule]:
 
 @rule(aten.add.Tensor, aten.add.Scalar)
 def _add(cx: Context, a: Any, b: Any, alpha: Any = 1) -> Parts:
-    a, b = cx.parts(a), _multiply(cx, b, alpha)
+    """Eager multiplies by alpha, a complex number, even if it is 1."""
+    a, b = cx.parts(a), _mul(cx, b, alpha)
     return Parts(a.real + b.real, a.imag + b.imag)
 
 
 @rule(aten.sub.Tensor, aten.sub.Scalar)
 def _sub(cx: Context, a: Any, b: Any, alpha: Any = 1) -> Parts:
-    a, b = cx.parts(a), _multiply(cx, b, alpha)
-    return Parts(a.real - b.real, a.imag - b.imag)
-
-
-def _multiply(cx: Context, b: Any, alpha: Any) -> Parts:
-    return cx.parts(b) if alpha == 1 else _mul(cx, b, alpha)
+    return _add(cx, a, b, -alpha)
 
 
 @rule(aten.mul.Tensor, aten.mul.Scalar)
@@ -223,6 +221,10 @@ def _tensor(part: Real, like: Real) -> Real:
     return like.call(aten.full_like.default, part.value)
 
 
+def _both(a: Real, b: Real) -> Real:
+    return a.call(aten.logical_and.default, b)
+
+
 def _chosen(condition: Real, yes: Real, no: Real) -> Real:
     return condition.call(aten.where.self, yes, no)
 
@@ -234,6 +236,9 @@ def _reciprocal(cx: Context, a: Any) -> Parts:
 
 @rule(aten.neg.default, aten._neg_view.default)
 def _neg(cx: Context, a: Parts) -> Parts:
+    """0 - a on CPUs: it has no negative zeros, so that angles of real numbers are pi."""
+    if cx.result.device.type == "cpu":
+        return Parts(a.real.call(aten.rsub.Scalar, 0.0), a.imag.call(aten.rsub.Scalar, 0.0))
     return Parts(-a.real, -a.imag)
 
 
@@ -244,8 +249,15 @@ def _conj(cx: Context, a: Parts) -> Parts:
 
 @rule(aten.exp.default)
 def _exp(cx: Context, a: Parts) -> Parts:
+    """As C has it (Annex G): of a real number real, of an infinite one no NaN of 0 * inf."""
     size = a.real.call(aten.exp.default)
-    return Parts(size * a.imag.call(aten.cos.default), size * a.imag.call(aten.sin.default))
+    real, imag = (size * a.imag.call(op) for op in (aten.cos.default, aten.sin.default))
+    imag = _chosen(a.imag.call(aten.eq.Scalar, 0), a.imag, imag)
+    turns = a.imag.call(aten.isfinite.default).call(aten.logical_not.default)
+    gone = _both(turns, a.real.call(aten.eq.Scalar, -math.inf))
+    endless = _both(turns, a.real.call(aten.eq.Scalar, math.inf))
+    nothing = size.call(aten.copysign.Tensor, a.imag)
+    return Parts(_chosen(gone, size, _chosen(endless, a.real, real)), _chosen(gone, nothing, imag))
 
 
 @rule(aten.abs.default)
@@ -266,9 +278,8 @@ def _log(cx: Context, a: Parts) -> Parts:
 @rule(aten.sgn.default)
 def _sgn(cx: Context, a: Parts) -> Parts:
     size = _abs(cx, a)
-    zero = size.call(aten.eq.Scalar, 0)
-    divisor = zero.call(aten.where.self, size.call(aten.full_like.default, 1.0), size)
-    return Parts(a.real / divisor, a.imag / divisor)
+    zero, none = size.call(aten.eq.Scalar, 0), size.call(aten.full_like.default, 0.0)
+    return Parts(_chosen(zero, none, a.real / size), _chosen(zero, none, a.imag / size))
 
 
 @rule(aten.eq.Tensor, aten.eq.Scalar)
@@ -316,9 +327,12 @@ def _polar(cx: Context, size: Real, angle: Real) -> Parts:
 
 @rule(aten._to_copy.default)
 def _to_copy(cx: Context, a: Any, **form: Any) -> Any:
-    """Converts also between real and complex; the imaginary part is dropped as in eager."""
+    """Converts also between real and complex; the imaginary part is dropped as in eager, but for
+    truth values."""
     parts = a if isinstance(a, Parts) else None
     real = a.real if parts else a
+    if parts and cx.result.dtype is torch.bool:
+        return _ne(cx, parts, 0).call(aten._to_copy.default, **form)
     if not cx.complex_result:
         return real.call(aten._to_copy.default, **form)
     form = {**form, "dtype": cx.dtype}
@@ -387,10 +401,19 @@ VIEWS: Final = _overloads((
 
 RULES.update(dict.fromkeys(VIEWS, _same_for_both_parts(0)))
 RULES.update(dict.fromkeys(_overloads((
-    "clone", "contiguous", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum", "flip", "roll",
+    "clone", "contiguous", "sum", "sum.dim_IntList", "cumsum", "flip", "roll",
     "repeat", "index.Tensor", "index_select", "gather", "tril", "triu", "lift_fresh_copy", "trace",
     "diag_embed", "slice_backward", "select_backward", "diagonal_backward", "as_strided_copy",
 )), _same_for_both_parts(0)))
+
+
+@rule(aten.mean.default, aten.mean.dim)
+def _mean(cx: Context, a: Parts, *args: Any, **kwargs: Any) -> Parts:
+    """Eager divides by a complex number, whose imaginary part is 0."""
+    a = cx.parts(_same_for_both_parts(0)(cx, a, *args, **kwargs))
+    return Parts(a.real + a.imag * 0.0, a.imag - a.real * 0.0)
+
+
 RULES.update(dict.fromkeys(_overloads(("cat", "stack")), _same_for_both_parts(0)))
 RULES.update(dict.fromkeys(_overloads((
     "select_scatter", "slice_scatter", "diagonal_scatter",

@@ -37,6 +37,7 @@ from weft.codegen.lowering.terms import (
     apply,
     exp,
     expm1,
+    fma,
     isinf,
     isnan,
     log1p,
@@ -162,6 +163,11 @@ def _frac(x: Term) -> Term:
     return x - trunc(x)
 
 
+def _last_of_equals(name: str) -> Body:
+    """Of zeros of both signs eager takes the second if both operands are tensors."""
+    return lambda x, y: apply(name, y, x)
+
+
 def _pick_number(name: str) -> Body:
     """fmax / fmin, which ignore a NaN."""
 
@@ -222,7 +228,7 @@ def _add(x: Term, y: Term) -> Term:
 
 
 def _sigmoid_backward(grad: Term, y: Term) -> Term:
-    return grad * (y * (1 - y))
+    return grad * (1 - y) * y
 
 
 def _tanh_backward(grad: Term, y: Term) -> Term:
@@ -276,11 +282,9 @@ _TABLE: Final[dict[Any, tuple[str, Body]]] = {
     aten.true_divide.Tensor: (OUT, scalar("div")),
     aten.floor_divide.default: (OUT, _division("floordiv")),
     aten.remainder.Tensor: (OUT, _division("mod")),
-    aten.remainder.Scalar: (OUT, _division("mod")),
     aten.fmod.Tensor: (OUT, _division("fmod")),
-    aten.fmod.Scalar: (OUT, _division("fmod")),
-    aten.maximum.default: (OUT, scalar("maximum")),
-    aten.minimum.default: (OUT, scalar("minimum")),
+    aten.maximum.default: (OUT, _last_of_equals("maximum")),
+    aten.minimum.default: (OUT, _last_of_equals("minimum")),
     aten.fmax.default: (OUT, _pick_number("maximum")),
     aten.fmin.default: (OUT, _pick_number("minimum")),
     aten.pow.Tensor_Tensor: (OUT, power),
@@ -324,6 +328,8 @@ _TABLE: Final[dict[Any, tuple[str, Body]]] = {
 def _register(operator: Any, rule: str, body: Body) -> None:
     def lower(cx: LoweringContext, *operands: Any) -> Value:
         compute = common_type(operands) if rule == COMMON else None
+        if compute is not None and not is_supported(compute):
+            raise NotLowered(f"a comparison in {compute}")
         return cx.pointwise(_rounded(body, cx.dtype), *operands, compute=compute)
 
     LOWERINGS[operator] = lower
@@ -412,6 +418,15 @@ def div_mode(cx: LoweringContext, x: Any, y: Any, *, rounding_mode: str | None =
     return cx.pointwise(_division(name), x, y)
 
 
+@lowering(aten.remainder.Scalar, aten.fmod.Scalar)
+def remainder_scalar(cx: LoweringContext, x: Value, y: Any) -> Value:
+    """By a number that is rounded to the type, half types too."""
+    if isinstance(y, float):
+        y = torch.tensor(y, dtype=cx.dtype).item()
+    name = "mod" if cx.target is aten.remainder.Scalar else "fmod"
+    return cx.pointwise(_division(name), x, y)
+
+
 @lowering(aten.gelu.default)
 def gelu(cx: LoweringContext, x: Value, *, approximate: str = "none") -> Value:
     if approximate not in ("none", "tanh"):
@@ -488,18 +503,23 @@ def clamp(cx: LoweringContext, x: Value, low: Any = None, high: Any = None, **na
         low, high = -1.0 if low is None else low, 1.0 if high is None else high
     result = cx.pointwise(same, x, cost=0)
     if low is not None:
-        result = cx.pointwise(scalar("maximum"), result, low)
-    return result if high is None else cx.pointwise(scalar("minimum"), result, high)
+        result = _bounded(cx, "maximum", result, low)
+    return result if high is None else _bounded(cx, "minimum", result, high)
+
+
+def _bounded(cx: LoweringContext, name: str, x: Value, bound: Any) -> Value:
+    body = _last_of_equals(name) if isinstance(bound, Value) else scalar(name)
+    return cx.pointwise(body, x, bound)
 
 
 @lowering(aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp_min(cx: LoweringContext, x: Value, low: Any) -> Value:
-    return cx.pointwise(scalar("maximum"), x, low)
+    return _bounded(cx, "maximum", x, low)
 
 
 @lowering(aten.clamp_max.default, aten.clamp_max.Tensor)
 def clamp_max(cx: LoweringContext, x: Value, high: Any) -> Value:
-    return cx.pointwise(scalar("minimum"), x, high)
+    return _bounded(cx, "minimum", x, high)
 
 
 @lowering(aten.leaky_relu.default)
@@ -544,7 +564,12 @@ def threshold_backward(cx: LoweringContext, grad: Value, x: Value, threshold: fl
 @lowering(aten.addcmul.default)
 def addcmul(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     scale = _scaled(cx, value)
-    return cx.pointwise(lambda u, v, w: u + scale(v) * w, x, y, z)
+    return cx.pointwise(lambda u, v, w: _fused(scale(v), w, u), x, y, z)
+
+
+def _fused(x: Term, y: Term, z: Term) -> Term:
+    """x * y + z, of floats with one rounding, as in eager's vectors: x * y may overflow."""
+    return fma(x, y, z) if x.is_float else z + x * y
 
 
 @lowering(aten.addcdiv.default)
@@ -556,10 +581,8 @@ def addcdiv(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: Any = 1
 @lowering(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(cx: LoweringContext, x: Value, y: Value, weight: Any) -> Value:
     def body(u: Term, v: Term, w: Term) -> Term:
-        gap = v - u
-        near_start = u + w * gap
-        near_end = v - gap * (1 - w)
-        return where(abs(w) < 0.5, near_start, near_end)
+        small = abs(w) < 0.5
+        return _fused(where(small, w, w - 1.0), v - u, where(small, u, v))
 
     return cx.pointwise(body, x, y, weight, cost=6)
 

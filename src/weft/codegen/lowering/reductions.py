@@ -112,6 +112,8 @@ def reduce_value(
         nodes = [formula(em, _operand_index(index, dims, place, keepdim)) for place in places]
         if kind in _COMBINE:
             total = em.fold(_COMBINE[kind], nodes)
+            if kind == "sum" and total.dtype in FLOAT_TYPES:  # which begins with 0: -0 has no sum
+                total = em.op("add", total, em.const(0.0, total.dtype))
         else:
             total = _first_extreme(em, "gt" if kind == "argmax" else "lt", nodes)
         result = total if finish is None else finish(Term(em, total)).node

@@ -290,7 +290,7 @@ VIEWS: Final = frozenset({permute, transpose, t, reshape, expand, alias, slice_,
 
 @lowering(aten.flip.default)
 def flip(cx: LoweringContext, x: Value, dims: list[int]) -> Value:
-    for d in {normalize_dim(d, len(x.shape)) for d in dims}:
+    for d in {normalize_dim(d, len(x.shape)) for d in dims} if x.shape else ():
         x = x.view(x.shape, Slice(d, x.shape[d] - 1, -1, x.shape[d]))
     return cx.copy(x)
 

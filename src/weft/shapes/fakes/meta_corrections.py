@@ -10,6 +10,7 @@ the statistics (a kernel of the backward) would take the bytes of one type for a
     group_norm(x[:, :1].transpose(1, 2))                     meta: (8, 1, 8)   CPU: (8, 1, 1)
     roll(channels-last x, 1, 2), reflection_pad2d(x, ...)    meta: row-major   CPU: as x
     slice_scatter(x.expand(3, 4), ...)                       meta: (0, 1)      CPU: (4, 1)
+    pow(bool x, True)                                        meta: int64       CPU: bool
     _fft_r2c(x, [0])                                         meta: row-major   CPU: column-major
 
 Some meta kernels accept what the kernels refuse: see `_check`.
@@ -83,6 +84,9 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
         return _as_image(args[0], result, cast) if len(args) > 2 and args[2] else result
     if func in _PADS:
         return _as_image(args[_PADS[func]], result, cast)
+    if func is aten.pow.Tensor_Scalar:
+        boolean = args[0].dtype is torch.bool and isinstance(args[1], bool)
+        return cast(result, dtype=torch.bool) if boolean else result
     if func in _SCATTERS:
         return _without_overlap(result, cast)
     if func in _SPECTRA and result.device.type == "cpu":

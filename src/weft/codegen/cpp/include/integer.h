@@ -81,6 +81,10 @@ WEFT_TV INLINE Vec<T, L, P> float_fmod(Vec<T, L, P> a, Vec<T, L, P> b) {
     const auto r = fma(neg(q), b, a), same = copysign(r, a);
     return where(eq(r, same), same, add(r, copysign(b, a)));
   }
+  // SLEEF's function gives NaN where the quotient overflows.
+  const auto infinity = splat_lane<L, P, T>(T(__builtin_inf()));
+  if (any_lane(and_(eq(abs(q), infinity), lt(abs(a), infinity))))
+    return map([](T x, T y) { return same<T, float> ? (T)__builtin_fmodf(x, y) : (T)__builtin_fmod(x, y); }, a, b);
 #endif
   return library_fmod(a, b);
 }
