@@ -202,6 +202,11 @@ set_storage: Callable[[torch.Tensor, torch.Tensor], None] = torch._functionalize
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
 
+_apply = vars(torch.autograd.Function)["apply"]
+function_apply: Any = _apply.__func__ if isinstance(_apply, classmethod) else _apply
+"""capture: what `apply` of a `torch.autograd.Function` calls with the class: a Python function;
+from PyTorch 2.14 on, a class method in C."""
+
 
 # capture: what gives tensors the nodes that backward hooks of modules hang on.
 module_backward_nodes: Callable[..., Any] = BackwardHook._apply_on_tensors

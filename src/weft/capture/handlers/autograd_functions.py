@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
-from weft._torch import are_functorch_transforms_active
+from weft._torch import are_functorch_transforms_active, function_apply
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.held_objects import held_object
 from weft.capture.late_code import Read, late_reads
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 
-@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+@rule(function_apply)
 def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     cls = args[0].constant()
     made = cls in tx.classes.made

@@ -244,6 +244,13 @@ EXTERNAL_METHODS: dict[tuple[type, str], Any] = {}
 """Methods of other C types: (type, name) -> rule(tx, [self, *args], kwargs)."""
 
 
+def is_ruled_class_method(attribute: Any) -> bool:
+    """Whether what a class defines is a class method in C with a rule, which gets the class."""
+    return isinstance(attribute, types.ClassMethodDescriptorType) and (
+        rule_of(attribute) is not None
+        or (attribute.__objclass__, attribute.__name__) in EXTERNAL_METHODS)
+
+
 SUBCLASS_METHODS: dict[tuple[type, str], tuple[Any, tuple[str, ...]]] = {}
 """C methods that call other methods of the object, which a subclass may override: (type, name) ->
 their Python form, and the names of these methods. C's method is called if the subclass overrides
@@ -279,7 +286,11 @@ def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
     Bound methods are new objects each time (`items.append`): the owner and the method are guarded.
     """
-    if source is not None and not source.is_fixed:
+    if source is None or source.is_fixed:
+        if _is_ruled_bound(obj):
+            owner = tx.wrap_fixed(obj.__self__, obj.__self__.__name__)
+            return owner.getattr(tx, obj.__name__)
+    else:
         method = _bound_method(tx, obj, source)
         if method is not None:
             return method
@@ -287,9 +298,18 @@ def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     return BuiltinValue(obj, source)
 
 
+def _is_ruled_bound(method: Any) -> bool:
+    """Whether this is `Class.method` of a class method in C with a rule, as the class has it."""
+    owner = getattr(method, "__self__", None)
+    return (isinstance(owner, type) and rule_of(method) is None
+            and is_ruled_class_method(type_lookup(owner, method.__name__))
+            and getattr(owner, method.__name__) == method)
+
+
 def _bound_method(tx: Interpreter, obj: Any, source: Source) -> SymbolicValue | None:
     owner = getattr(obj, "__self__", None)
-    known = type(owner) in _OWNERS and getattr(owner, obj.__name__, None) == obj
+    known = _is_ruled_bound(obj) or (
+        type(owner) in _OWNERS and getattr(owner, obj.__name__, None) == obj)
     if not known and (issubclass(type(owner), type) or not is_plain_method(owner, obj.__name__)):
         return None
     tx.guards.add(source, "type_is", type(obj))

@@ -33,7 +33,11 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
 from weft.capture.values.containers.named_tuples import make_struct
 from weft.capture.values.containers.sequences import ListValue, TupleValue
-from weft.capture.values.objects.builtins import EXTERNAL_METHODS, method_of_subclass
+from weft.capture.values.objects.builtins import (
+    EXTERNAL_METHODS,
+    is_ruled_class_method,
+    method_of_subclass,
+)
 from weft.capture.values.objects.exceptions import ExceptionValue
 from weft.capture.values.objects.functions import BoundMethodValue, python_rule, rule_of
 from weft.capture.values.objects.instances import ObjectValue, new_object
@@ -249,8 +253,7 @@ class ClassValue(SymbolicValue):
             return bound_class_method(tx, self, attribute, f"{self.cls.__name__}.{name}")
         if isinstance(attribute, staticmethod):
             return tx.wrap_fixed(attribute.__func__, f"{self.cls.__name__}.{name}")
-        if isinstance(attribute, types.ClassMethodDescriptorType) and (
-                attribute.__objclass__, name) in EXTERNAL_METHODS:
+        if is_ruled_class_method(attribute):
             return BoundMethodValue(self, tx.wrap_fixed(attribute, f"{self.cls.__name__}.{name}"))
         if isinstance(attribute, types.ClassMethodDescriptorType) and self.cls in tx.classes.made:
             raise graph_break("unknown-operation", f"{name} of a class made inside")
