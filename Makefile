@@ -3,11 +3,23 @@
 #
 #   make demo     compile real models: what was captured and generated, speed, error
 #   make test     build and run the tests
+#   make test TORCH=2.14.1 PYTHON=python3.12
+#                 the same with another PyTorch, in an environment outside of the repository that is
+#                 made once (the registry's build has CUDA: several GB)
 #   make lint     ruff, mypy --strict, import contracts, size budget
 #   make bench    eager, torch.compile and weft side by side
 
 PYTHON ?= python3.11
 VENV   ?= .venv
+BUILT  := $(VENV)/.built
+TORCH_PACKAGE := torch
+ifdef TORCH
+ENVIRONMENTS ?= $(HOME)/.cache/weft-environments
+VENV   := $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
+BUILT  := build/built-for-$(notdir $(VENV))
+TORCH_PACKAGE := torch==$(TORCH)
+export PYTHONPATH := src:.
+endif
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 JOBS   ?= 2
@@ -17,19 +29,20 @@ SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*/*.c csrc/*/*.h)
 
 .PHONY: build demo test test-quick lint bench clean
 
-build: $(VENV)/.built
+build: $(BUILT)
 
 # torch first and alone: pip's configuration may point at a local CPU wheel.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade -c constraints.txt setuptools wheel
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[test,dev]'
+	sed '$(if $(TORCH),/^torch==/d)' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/pip install --quiet --upgrade -c $(VENV)/constraints.txt setuptools wheel
+	$(BIN)/pip install --quiet -c $(VENV)/constraints.txt $(TORCH_PACKAGE)
+	$(BIN)/pip install --quiet -c $(VENV)/constraints.txt --no-build-isolation -e '.[test,dev]'
 	touch $@
 
-$(VENV)/.built: $(VENV)/.installed setup.py $(SOURCES)
+$(BUILT): $(VENV)/.installed setup.py $(SOURCES)
 	$(PY) setup.py --quiet build_ext --inplace
-	touch $@
+	mkdir -p $(dir $@) && touch $@
 
 demo: build
 	$(BIN)/weft demo

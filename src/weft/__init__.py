@@ -20,7 +20,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from weft import errors
+from weft import errors, torch_version, uncompiled
 from weft.config import config
 from weft.version import __version__
 
@@ -76,7 +76,10 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(
             f"module 'weft' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    value = getattr(import_module(home), name)
+    try:
+        value = getattr(import_module(home), name)
+    except (ImportError, AttributeError, KeyError) as error:
+        value = uncompiled.stand_in(name, error)
     globals()[name] = value
     return value
 
@@ -85,5 +88,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+torch_version.refuse_older()
 if config.logs:
     import_module("weft.diagnostics.logs").set_logs_from_text(config.logs)

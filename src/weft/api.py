@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, overload
 
 import torch
 
-from weft import backends, capture
+from weft import backends, capture, torch_version
 from weft.backends.torch_context import symbolic_examples
 from weft.config import MODES, CompileOptions, check_options, config
 from weft.diagnostics import events, failures, statistics
@@ -130,6 +130,7 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
         raise NotCallable(model)
     if disable or config.disable:
         return model
+    torch_version.warn_of_newer(failures.users_level())
     if isinstance(model, CompiledModule):
         model = model._orig_mod
     if isinstance(model, torch.nn.Module):

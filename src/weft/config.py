@@ -74,6 +74,9 @@ class Config:
     strict: bool = _knob(
         False, "Raise internal failures and run every verifier (weft's own tests).",
         group="failures")
+    warn_untested_torch: bool = _knob(
+        True, "Warn once if PyTorch is newer than the versions weft is tested with.",
+        group="failures")
     report_dir: str = _knob(
         "", "Where failure reports are written; empty: <cache_dir>/reports.", group="failures")
 

@@ -183,6 +183,10 @@ class MissingDependency(WeftError):
         super().__init__(f"{package} is needed to {purpose}, and is not installed", do=command)
 
 
+class UnsupportedTorch(WeftError, ImportError):
+    """The installed PyTorch lacks what weft stands on."""
+
+
 class CompilationFailed(WeftError):
     """The C++ compiler or Triton refused generated code: a bug in weft, not in the program."""
 
@@ -225,6 +229,10 @@ class WeftWarning(UserWarning):
 
 class FallbackWarning(WeftWarning):
     """weft could not compile something and runs it eagerly."""
+
+
+class UntestedTorchWarning(WeftWarning):
+    """PyTorch is newer than the versions that weft is tested with."""
 
 
 class RecompileLimitWarning(WeftWarning):

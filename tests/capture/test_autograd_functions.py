@@ -543,3 +543,27 @@ def test_a_change_between_forward_and_backward_of_one_frame_was_not_seen():
             results.append((g(x), x.grad))
         for got in results[1:]:
             torch.testing.assert_close(got, results[0])
+
+
+stored_apply = Scaled.apply
+
+
+class Holder:
+    shared = Scaled.apply
+
+    def __init__(self) -> None:
+        self.own = Scaled.apply
+
+
+holder = Holder()
+
+
+@pytest.mark.parametrize("apply", [
+    lambda x: stored_apply(x, 2.0),
+    lambda x: holder.shared(x, 2.0) + holder.own(x, 3.0),
+    lambda x, apply=Scaled.apply: apply(x, 2.0),
+    lambda x: vars(torch.autograd.Function)["apply"].__get__(None, Scaled)(x, 2.0),
+])
+def test_apply_read_before_the_call_is_the_class_methods(apply) -> None:
+    for needs in (False, True):
+        check(apply, (torch.randn(3, requires_grad=needs),), breaks=None)

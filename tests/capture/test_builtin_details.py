@@ -870,3 +870,29 @@ def test_descriptors_in_c_refuse_objects_of_other_types() -> None:
         return x + 1, found, [message(obj) for obj in (3, [], None, X)], hasattr([], "__dict__")
 
     check(f, (X,), graphs=1, breaks=0)
+
+
+class ByBase(type):
+    """A metaclass that asks `type` first."""
+
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return super().__instancecheck__(obj) or obj == 3
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return super().__subclasscheck__(other) or other is int
+
+
+class Base(metaclass=ByBase): ...
+
+
+class Derived(Base): ...
+
+
+def test_metaclass_that_asks_type_broke_the_graph() -> None:
+    def f(x: Any) -> Any:
+        return x + 1, [
+            [isinstance(obj, cls) for obj in (Base(), Derived(), 3, 4, None)]
+            + [issubclass(kind, cls) for kind in (Base, Derived, int, str)]
+            for cls in (Base, Derived)]
+
+    check(f, (X,))

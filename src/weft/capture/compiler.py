@@ -23,6 +23,7 @@ from weft._torch import (
     forward_ad_level,
     get_tracing_state,
 )
+from weft.backends import is_own
 from weft.capture.attempt import Attempt
 from weft.capture.breaks import ObservedException, SkipFrame
 from weft.capture.bytecode import PerCode
@@ -63,6 +64,7 @@ from weft.interrupts import checkpoint
 from weft.runtime.restoring import restored_on_error
 from weft.shapes.policy import DynamicPolicy
 from weft.stances import current_stance
+from weft.torch_version import IS_TESTED
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -366,10 +368,14 @@ class FrameCompiler:
         return restored_on_error(compiled, module), inputs
 
     def _compiled(self, module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
-        """The backend's callable for a graph, checked against eager if the settings ask for it."""
-        if not checks.wanted("capture"):
+        """The backend's callable for a graph, checked against eager if the settings ask for it, and
+        once where PyTorch may have changed."""
+        is_tried = not IS_TESTED and is_own(self.backend)
+        if not (checks.wanted("capture") or is_tried):
             return self.backend(module, examples)
         source = checks.copy_of(module)
+        if not checks.wanted("capture"):
+            return checks.tried(self.backend(module, examples), source)
         return checks.checked(
             "capture", lambda: self.backend(module, examples), lambda _: source, lambda: examples,
             self.backend, getattr(self.backend, "__name__", "inductor"))

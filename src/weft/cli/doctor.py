@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.config import config
+from weft.torch_version import IS_TESTED, TESTED
 from weft.version import __version__
 
 
@@ -38,6 +40,9 @@ class Finding:
 
 
 _MARKS: Final = {"ok": ("ok", "green"), "missing": ("--", "yellow"), "broken": ("!!", "red")}
+
+_PATIENCE: Final = 300
+"""Seconds that a trial may take, its compilers included."""
 
 _OPENMP_PROGRAM: Final = """
 #include <omp.h>
@@ -58,11 +63,12 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version >= (2, 11):
-        return Finding("ok", f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
-                       f"{torch.backends.cpu.get_cpu_capability()}")
-    return Finding("broken", f"torch {torch.__version__}", "pip install 'torch>=2.11'")
+    detail = (f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
+              f"{torch.backends.cpu.get_cpu_capability()}")
+    if IS_TESTED:
+        return Finding("ok", detail)
+    return Finding("missing", f"{detail}; newer than the tested versions, {TESTED}",
+                   "if a trial below fails, use a tested version, or a newer weft")
 
 
 def _extension() -> Finding:
@@ -134,6 +140,38 @@ def _cache() -> Finding:
     return Finding("ok", f"disk cache {path}")
 
 
+def _trial(device: str) -> Finding:
+    """Whether a function compiled for the device runs forward and backward (`trial.py`)."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "weft.cli.trial", device], capture_output=True, text=True,
+            check=False, timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return Finding("broken", f"a compiled function did not end within {_PATIENCE} s",
+                       "look for a compiler that hangs (top), or another process's lock")
+    if done.returncode < 0:
+        reason = signal.strsignal(-done.returncode)
+        return Finding("broken", f"a compiled function crashed ({reason})",
+                       "report it with the output of `weft doctor`; WEFT_DISABLE=1 runs eagerly")
+    detail, _, do = (done.stdout.strip() or done.stderr.strip()[-200:]).partition("\n")
+    if done.returncode == 0:
+        return Finding("ok", detail)
+    return Finding("broken", detail, do or f"`python -m weft.cli.trial {device}` shows all of it; "
+                   "report it with that; until then WEFT_DISABLE=1 runs eagerly")
+
+
+def _cpu_trial() -> Finding:
+    if compiler_command() is None:
+        return Finding("missing", "not tried without a C++ compiler")
+    return _trial("cpu")
+
+
+def _gpu_trial() -> Finding:
+    if not torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        return Finding("missing", "not tried without a GPU and Triton")
+    return _trial("cuda")
+
+
 def _transformers() -> Finding:
     if importlib.util.find_spec("transformers") is None:
         return Finding("missing", "transformers is not installed: `weft demo` shows fewer models",
@@ -150,6 +188,8 @@ CHECKS: Final[dict[str, Callable[[], Finding]]] = {
     "CUDA": _cuda,
     "Triton": _triton,
     "cache": _cache,
+    "CPU target": _cpu_trial,
+    "GPU target": _gpu_trial,
     "transformers": _transformers,
 }
 

@@ -23,9 +23,10 @@ from torch import fx
 
 from weft.config import config
 from weft.diagnostics import events, repro
+from weft.diagnostics.failures import handle
 from weft.diagnostics.minimize import Part, minimize
-from weft.diagnostics.numerics import Compiled, compare
-from weft.errors import BadValue, NumericsError, SourceLine
+from weft.diagnostics.numerics import COARSE, Compiled, compare
+from weft.errors import BadValue, InternalError, NumericsError, SourceLine
 
 Compile = Callable[[fx.GraphModule, list[Any]], Compiled]
 
@@ -74,6 +75,27 @@ def checked(
         if problem:
             raise _numerics_error(stage, gm, list(arguments), problem, again, backend, write)
         return compiled(*given)
+
+    boxed = run.boxed = getattr(compiled, "boxed", False)  # type: ignore[attr-defined]
+    return run
+
+
+def tried(compiled: Compiled, plain: fx.GraphModule) -> Compiled:
+    """The compiled graph, compared with `plain` in its first call; if they differ, `plain` is what
+    runs, with one warning. For versions of PyTorch that may compute or lay out things in new ways.
+    """
+    chosen: list[Compiled] = []
+
+    def run(*given: Any) -> Any:
+        if not chosen:
+            arguments = given[0] if boxed else given
+            problem = compare(plain, compiled, arguments, COARSE)
+            if problem:
+                handle(InternalError(f"compiled, a graph differs from eager: {problem}"),
+                       during="the trial of a graph", attachments={"graph.py": plain.code})
+            as_compiled = (lambda given: plain(*given)) if boxed else plain
+            chosen.append(as_compiled if problem else compiled)
+        return chosen[0](*given)
 
     boxed = run.boxed = getattr(compiled, "boxed", False)  # type: ignore[attr-defined]
     return run

@@ -12,7 +12,7 @@ float64: a result that is as close to that as eager's is correct.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -27,13 +27,22 @@ RELATIVE: Final = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 2e-3
                    torch.bfloat16: 1.6e-2}
 """Difference that is rounding, as a share of the largest value; other dtypes must be equal."""
 
+COARSE: Final = dict.fromkeys(RELATIVE, 0.05)
+"""Difference that could be rounding in some order of half-precision operators."""
+
 ROOM: Final = 3.0
 """How much further from float64 than eager a result may be."""
 
 
-def compare(gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> str:
+def compare(
+    gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any],
+    relative: Mapping[torch.dtype, float] = RELATIVE,
+) -> str:
     """How the results differ from those of `gm` run by PyTorch; empty if they do not, or if `gm`
-    itself raises on copies of these inputs."""
+    itself raises on copies of these inputs.
+
+    relative: for each dtype, the share of the largest value that a difference may have.
+    """
     gpus = _gpus(inputs)
 
     def results(run: Callable[..., Any], dtype: torch.dtype | None = None) -> dict[str, Any]:
@@ -48,13 +57,13 @@ def compare(gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> st
         found = results(_taking_inputs(compiled))
     except Exception as error:  # noqa: BLE001  any error is a difference
         return f"it raises {type(error).__name__}: {error}"
-    if not _difference(found, wanted, None):
+    if not _difference(found, wanted, None, relative):
         return ""
     try:
         exact = results(_DoubleInterpreter(gm).run, torch.float64)
     except Exception:  # noqa: BLE001  an operator without float64, dtypes that no longer fit
         exact = None
-    return _difference(found, wanted, exact)
+    return _difference(found, wanted, exact, relative)
 
 
 def results_of(
@@ -144,7 +153,8 @@ def _widen(value: Any) -> Any:
 
 
 def _difference(
-    found: dict[str, Any], wanted: dict[str, Any], exact: dict[str, Any] | None
+    found: dict[str, Any], wanted: dict[str, Any], exact: dict[str, Any] | None,
+    relative: Mapping[torch.dtype, float],
 ) -> str:
     """The first difference, as a sentence; empty if there is none."""
     top = max((_largest(t.double()[t.isfinite()].abs()) for t in wanted.values()
@@ -152,7 +162,8 @@ def _difference(
     for name, value in wanted.items():
         other = found.get(name)
         if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
-            problem = _of_tensors(other, value, None if exact is None else exact.get(name), top)
+            precise = None if exact is None else exact.get(name)
+            problem = _of_tensors(other, value, precise, top, relative)
         elif isinstance(value, torch.Tensor) or isinstance(other, torch.Tensor):
             problem = f"{type(other).__name__}, not {type(value).__name__}"
         else:
@@ -167,7 +178,8 @@ def _same_number(found: Any, wanted: Any) -> bool:
 
 
 def _of_tensors(
-    found: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor | None, top: float
+    found: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor | None, top: float,
+    relative: Mapping[torch.dtype, float],
 ) -> str:
     for what in ("shape", "dtype", "device"):
         if getattr(found, what) != getattr(wanted, what):
@@ -184,7 +196,7 @@ def _of_tensors(
     finite = b[b.isfinite()]
     scale = float(finite.abs().max()) if finite.numel() else 0.0
     # What cancels (the gradient of a bias before a batch norm) is rounding of larger values.
-    allowed = RELATIVE[wanted.dtype] * scale + ROOM * torch.finfo(wanted.dtype).eps * top
+    allowed = relative[wanted.dtype] * scale + ROOM * torch.finfo(wanted.dtype).eps * top
     if exact is not None and exact.shape == wanted.shape:
         allowed = max(allowed, ROOM * _largest((b - exact).abs()))
         error = torch.where(both | (a == b), 0.0, (a - exact).abs())

@@ -16,6 +16,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean, evaluate, python_object
+from weft.capture.values.objects.builtins import EXTERNAL_METHODS
 from weft.capture.values.objects.classes import decides_on_subclasses
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.tensors.tensor import TensorValue, own_class
@@ -73,8 +74,26 @@ def _asks_metaclass(tx: Interpreter, checker: Any, cls: type, value: SymbolicVal
 
 
 _CHECK_CLASSES: Final = frozenset({"", None, "abc", "builtins", "torch.nn.parameter", "torch",
-                                   "torch._opaque_base"})
-"""Classes whose `__instancecheck__` looks at the class alone."""
+                                   "torch._opaque_base", "torch._custom_class_base"})
+"""Modules of classes whose `__instancecheck__` looks at the class alone."""
+
+
+def _plain_check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`type.__instancecheck__`, called through `super()` in a metaclass."""
+    kind = args[1].python_type()
+    if _hides_class(kind):
+        raise graph_break("unknown-operation", f"isinstance of {args[1]!r}, which names its class")
+    return boolean(args[0].constant() in kind.__mro__)
+
+
+def _plain_subclass_check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`type.__subclasscheck__`, called through `super()` in a metaclass."""
+    return boolean(evaluate(
+        tx, lambda: type.__subclasscheck__(args[0].constant(), args[1].constant())))
+
+
+EXTERNAL_METHODS[(type, "__instancecheck__")] = _plain_check
+EXTERNAL_METHODS[(type, "__subclasscheck__")] = _plain_subclass_check
 
 
 def _hides_class(kind: type) -> bool:

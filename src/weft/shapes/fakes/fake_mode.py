@@ -41,12 +41,12 @@ from weft.shapes.fakes.without_dynamo import initialise
 from weft.shapes.fakes.without_sympy import python_kernels, without_sympy
 from weft.shapes.fakes.wrappers import keep_nested_dummy_real, ragged_size
 from weft.shapes.symnode import SizesAskedError, SymNode
+from weft.torch_version import IS_TESTED
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
 
 _META: Final = torch.device("meta")
-_KNOWN_TORCH: Final = torch.__version__.startswith(("2.11.", "2.12.", "2.13."))
 """Versions whose `FakeTensorMode` was read: its attributes and the order of its rules."""
 
 _SIZE_QUESTIONS: Final = frozenset(
@@ -81,7 +81,7 @@ class MemoFakeMode(FakeTensorMode):
         return False
 
     def __init__(self, raises_refusals: bool = False) -> None:
-        if _KNOWN_TORCH:
+        if IS_TESTED:
             initialise(self)
         else:
             super().__init__(allow_non_fake_inputs=True)
@@ -214,8 +214,8 @@ class MemoFakeMode(FakeTensorMode):
         kwargs: Mapping[str, Any], call: CallReader,
     ) -> Any:
         """The result of a plain operator by the first rule that applies, else by PyTorch."""
-        if not _KNOWN_TORCH or (not call.tensors and should_allow_numbers_as_tensors(func)):
-            return self._by_pytorch(func, types, args, kwargs)
+        if not IS_TESTED or (not call.tensors and should_allow_numbers_as_tensors(func)):
+            return corrected(func, args, self._by_pytorch(func, types, args, kwargs), self._cast)
         with without_sympy():
             for rule in OPERATOR_RULES:
                 result = rule(self, func, args, kwargs, call)

@@ -53,8 +53,11 @@ def make_fake_like(
     """
     with no_dispatch():  # no mode that is active may record it
         meta = template.data  # with a version counter of its own
+        if owner is None:
+            set_storage(meta, _room(template.dtype))
     fake = make_fake(mode, meta, device)
-    set_storage(fake, _room(template.dtype) if owner is None else owner)
+    if owner is not None:
+        set_storage(fake, owner)
     return fake
 
 
