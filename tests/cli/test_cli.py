@@ -185,3 +185,18 @@ def test_bench_measures(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "add-one" in done.stdout
     assert any(tmp_path.iterdir())
+
+
+def test_doctor_whose_compiler_refuses_everything_said_that_all_works(monkeypatch):
+    monkeypatch.setenv("WEFT_CPP_COMPILER", "/bin/false")
+    finding = doctor.CHECKS["CPU target"]()
+    assert finding.state == "broken"
+    assert "the forward fails: CompilationFailed" in finding.detail
+    assert "weft.cli.trial cpu" in finding.do
+
+
+def test_doctor_survives_a_trial_that_crashes(monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os; os.kill(os.getpid(), 11)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    finding = doctor.CHECKS["CPU target"]()
+    assert finding.state == "broken" and "crashed (Segmentation fault)" in finding.detail

@@ -142,10 +142,12 @@ def _cache() -> Finding:
 
 def _trial(device: str) -> Finding:
     """Whether a function compiled for the device runs forward and backward (`trial.py`)."""
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "weft.cli.trial", device], capture_output=True, text=True,
-            check=False, timeout=_PATIENCE)
+            check=False, timeout=_PATIENCE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
     except subprocess.TimeoutExpired:
         return Finding("broken", f"a compiled function did not end within {_PATIENCE} s",
                        "look for a compiler that hangs (top), or another process's lock")

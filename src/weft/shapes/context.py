@@ -13,7 +13,8 @@ it calls are marked "torch:"::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, final
 
 import torch
@@ -445,6 +446,9 @@ class ShapeContext:
         return answer
 
     # -------------------------------------------------------------------- torch's own calls
+
+    unbacked_renamings: Final[Mapping[object, object]] = MappingProxyType({})
+    """torch: symbols that got other names; there are none."""
 
     def evaluate_sym_node(
         self, node: SymNode, size_oblivious: bool = False, fallback_value: bool | None = None
