@@ -35,14 +35,15 @@ def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[Sha
     before = mode.symbols, context.asserts, data.fakes_are_tensors, data.may_expect
     mode.symbols, context.asserts = context, []
     data.fakes_are_tensors = False
-    data.assuming = data.may_expect = True
+    data.assuming = data.may_expect = data.may_check = True
     context.unbacked_symbols.take_fresh()
+    context.forget_assumptions()  # the checks that establish them are traced now
     data.earlier_answers = iter(())
     try:
         yield context
     finally:
         data.earlier_answers = None
-        data.assuming = False
+        data.assuming = data.may_check = False
         mode.symbols, context.asserts, data.fakes_are_tensors, data.may_expect = before
 
 

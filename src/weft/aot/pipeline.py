@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from weft.aot.check_accounts import n_checks, verify_passes
 from weft.aot.control_flow import compile_stages, has_stages
 from weft.aot.data_dependent import data_symbols, expecting
 from weft.aot.global_state import preserve_generator, without_autocast
@@ -22,7 +23,7 @@ from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
 from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.runtime_wrapper import wrap
-from weft.aot.tracing.trace import Traced, trace
+from weft.aot.tracing.trace import Traced, Tracer, trace
 from weft.aot.training.compile import compile_joint
 from weft.aot.training.joint import trace_backward
 from weft.aot.views import Unsupported
@@ -34,7 +35,9 @@ from weft.aot.wrappers import (
     unwrapped_graph,
     wrap_outputs,
 )
+from weft.config import config
 from weft.diagnostics import events
+from weft.errors import InternalError
 from weft.passes import framework
 from weft.runtime.restoring import run_captured
 from weft.shapes.context import ShapeContext
@@ -49,7 +52,9 @@ def compile_aot(
 
     `lowered` says which operators the compiler knows; others are decomposed. None: keep all.
     """
+    checks = n_checks(gm)
     gm = framework.run_pipeline(gm, framework.registered("captured"))
+    verify_passes(checks, gm)
     if has_wrappers(gm):
         return _compile_on_parts(gm, example_inputs, compiler, lowered)
     if has_stages(gm):
@@ -85,9 +90,11 @@ def _compile_traced(
         with events.stage("aot"), expecting(symbols):
             tracer, traced = trace(gm, example_inputs)
             joint = trace_backward(tracer, traced)
-        traced.assumes = bool(symbols.asserts)
+        traced.asserts = symbols.asserts
         if joint is not None:
-            return compile_joint(gm, tracer, traced, joint, compiler, lowered)
+            call = compile_joint(gm, tracer, traced, joint, compiler, lowered)
+            _verify_checks(tracer, traced, symbols)
+            return call
     except (Unsupported, UndecidedValue, ZeroDivisionError) as reason:
         # (ZeroDivisionError: the mean of no elements.)
         if "shapes" in gm.meta:
@@ -98,9 +105,18 @@ def _compile_traced(
     aten_gm = optimize(traced.graph, lowered)
     if lowered is not None:
         use_channels_last(aten_gm, "cuda")
-    artifact = compiler(finish(aten_gm, _writable(gm, traced)))
+    artifact = compiler(finish(aten_gm, _writable(gm, traced), traced.hand_asserts()))
     silent = [i for i in traced.mutated if not traced.counts[i]]
+    _verify_checks(tracer, traced, symbols)
     return wrap(traced, without_autocast(artifact), run_captured(gm), silent)
+
+
+def _verify_checks(tracer: Tracer, traced: Traced, symbols: ShapeContext) -> None:
+    """Raise InternalError if running code lacks a condition on data that was assumed."""
+    for one in traced.asserts[traced.n_handed:]:
+        raise InternalError(f"assumed when the checks were written already: {one}")
+    if config.strict:
+        tracer.accounts.verify(symbols, traced.asserts)
 
 
 def _writable(gm: GraphModule, traced: Traced) -> list[int]:

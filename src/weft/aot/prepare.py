@@ -15,7 +15,6 @@ import torch
 from torch.fx import Graph, Node
 
 from weft.aot import graph as aten_graph
-from weft.aot.evaluate import Evaluator
 from weft.aot.global_state import Boxed
 from weft.aot.graph import AtenGraph, memory_owner
 from weft.aot.rewrites.complex_pairs import split_complex
@@ -26,6 +25,7 @@ from weft.diagnostics import events
 from weft.passes import framework, standard  # noqa: F401  (registers the built-in passes)
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.shapes.graph_nodes import add_node
+from weft.shapes.guard import ShapeGuard
 
 Compiler = Callable[[AtenGraph], Boxed]
 aten = torch.ops.aten
@@ -46,17 +46,19 @@ def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
         return gm
 
 
-def finish(gm: AtenGraph, written: Sequence[int] = ()) -> AtenGraph:
+def finish(
+    gm: AtenGraph, written: Sequence[int] = (), asserts: Sequence[ShapeGuard] = ()
+) -> AtenGraph:
     """Make a graph ready for a compiler.
 
-    `written`: the inputs whose new values are the first outputs. The compiler finds them in
-    `gm.meta["written"]` as (output, input) pairs: it may write such an output into the input's own
-    memory, after the input's last use, and return the input itself.
+    `asserts`: the conditions on data that the graph checks (a backward has none: its forward has
+    checked them). `written`: the inputs whose new values are the first outputs. The compiler finds
+    them in `gm.meta["written"]` as (output, input) pairs: it may write such an output into the
+    input's own memory, after the input's last use, and return the input itself.
     """
     protect_outputs(gm.graph)
     gm.meta["written"] = tuple(enumerate(written))
-    symbols = Evaluator.current().mode.symbols
-    gm.meta["asserts"] = () if symbols is None else tuple(symbols.asserts)
+    gm.meta["asserts"] = tuple(asserts)
     if config.strict:
         aten_graph.verify(gm)
     events.record("aot", gm=gm)

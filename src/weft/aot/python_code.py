@@ -70,6 +70,7 @@ class _Writer:
         lines.append("inputs.clear()")
         at = len(lines)
         asserts = Asserts(self.asserts, list(input_symbols(n.meta["val"] for n in placeholders)))
+        lines.extend(asserts.bound(()))
         for node in self.nodes:
             if node.op == "call_function":
                 name = self.local[node]
@@ -81,6 +82,7 @@ class _Writer:
                     lines.append(f"del {', '.join(self.local[d] for d in dead)}")
             elif node.op == "output":
                 lines.append(f"return {self._value(list(node.args[0]))}")
+        asserts.finish()
         lines[at:at] = self._bind_symbols(placeholders, "\n".join(lines[at:]))
         return "\n    ".join(lines) + "\n"
 

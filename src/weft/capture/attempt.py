@@ -35,7 +35,7 @@ from weft.capture.replacement.break_operations import can_translate
 from weft.capture.replacement.continuation import CannotResumeError
 from weft.capture.replacement.device_modes import enter_devices
 from weft.capture.replacement.emitter import Emitter, restore_modes
-from weft.capture.replacement.reruns import written_inputs
+from weft.capture.replacement.reruns import has_checks, written_inputs
 from weft.capture.replacement.resumption import Resumption
 from weft.capture.skips import may_hold_tensors
 from weft.capture.source import FrameState
@@ -213,7 +213,8 @@ def _has_unrecoverable_checks(tx: Interpreter) -> bool:
     """Whether the graph checks assumptions about data but changes what cannot be restored: if a
     check fails, the frame cannot be run eagerly from its start any more."""
     note_checks(tx, partial(number_node, tx))
-    return bool(tx.data.checked_at) and written_inputs(tx.builder.graph) is None
+    graph = tx.builder.graph
+    return bool(tx.data.checked_at) and has_checks(graph) and written_inputs(graph) is None
 
 
 def _without_traceback(error: _S) -> _S:

@@ -59,7 +59,7 @@ from weft.diagnostics import checks, events
 from weft.diagnostics.failures import handle
 from weft.diagnostics.trace_files import traced
 from weft.dims import Declarations
-from weft.errors import BackendError, GraphBreakError, RecompileError, UserError
+from weft.errors import BackendError, GraphBreakError, InternalError, RecompileError, UserError
 from weft.interrupts import checkpoint
 from weft.runtime.restoring import restored_on_error
 from weft.shapes.policy import DynamicPolicy
@@ -322,6 +322,8 @@ class FrameCompiler:
         graph, inputs = self._graph(tx, emit, code)
         if graph is not None and _may_rerun(tx.builder.graph, code):
             emit.on_error = reporter(code, self.policy(code))
+        if tx.data.early_checks:
+            emit.on_unexpected = reporter(code, self.policy(code))
         if graph is not None and attempt.devices:
             graph = without_modes(graph)
         replacement, text = emit.finish(graph, inputs, code)
@@ -345,6 +347,8 @@ class FrameCompiler:
                ) -> tuple[Callable[..., Any] | None, list[GraphInput]]:
         """The backend's callable for the captured graph and the graph's inputs; None for the
         callable if the graph has nothing to run."""
+        if tx.data.n_checked < len(tx.shapes.asserts):
+            raise InternalError("something was assumed of data when the graph was complete")
         if not tx.builder.n_calls and not emit.outputs:
             return None, []
         module, inputs = tx.builder.finish(emit.outputs)

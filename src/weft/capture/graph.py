@@ -24,7 +24,8 @@ from torch import fx
 from weft._torch import functorch, is_functorch_wrapped_tensor, set_grad_enabled
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
-from weft.errors import SourceLine
+from weft.errors import InternalError, SourceLine
+from weft.runtime.data_checks import is_check
 
 _INVALID: Final = re.compile(r"[^0-9a-zA-Z_]+")
 
@@ -53,10 +54,18 @@ class CallRecorder:
         self.graph = fx.Graph()
         self.n_calls = 0
         """How many of the nodes make the graph worth compiling."""
+        self.n_checks = 0
+        """How many of the nodes check conditions on data."""
 
     def local(self, node: fx.Node) -> fx.Node:
         """The node of this graph that stands for `node`."""
         raise NotImplementedError
+
+    def verify_checks(self) -> None:
+        """Raise InternalError if the finished graph lacks a check that was recorded."""
+        kept = sum(is_check(node.target) for node in self.graph.nodes)
+        if kept != self.n_checks:
+            raise InternalError(f"{self.n_checks - kept} checks of data got lost in the graph")
 
     def call(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
@@ -141,6 +150,7 @@ class GraphBuilder(CallRecorder):
         """Add the outputs, drop unused nodes, and return the module and its inputs in order."""
         self.graph.output(tuple(outputs))
         drop_unused(self.graph)
+        self.verify_checks()
         self.is_finished = True
         needed = self._kept.union(outputs)
         used = [i for i in self.inputs if i.node.users or i.node in needed]

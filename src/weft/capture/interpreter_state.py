@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, final
 from weft.capture.source import Source
 from weft.capture.state import Step
 from weft.capture.values.base import SymbolicValue
+from weft.capture.values.numbers.data_numbers import EarlyCheck
 from weft.capture.values.tensors.input_tests import InputTest
 from weft.errors import SourceLine
 from weft.stances import error_mode
@@ -45,6 +46,8 @@ class DataState:
     """Graph nodes that hold the values of unbacked symbols (`values/data_numbers.py`)."""
     n_checked: int = 0
     """How many of the shape context's conditions on data the graph checks so far."""
+    early_checks: list[EarlyCheck] = field(default_factory=list)
+    """Conditions that the replacement checks before it calls the graph."""
     checked_at: list[int] = field(default_factory=list)
     """The steps of branches that became checks in the graph."""
     expected_at: Counter[Hashable] = field(default_factory=Counter)

@@ -41,13 +41,15 @@ class SubgraphBuilder(CallRecorder):
 
     has_foreign_nodes = True
 
-    def __init__(self, outer: Any) -> None:
+    def __init__(self, outer: Any, n_learned: int) -> None:
         super().__init__()
         self.outer = outer
         self.lifted: dict[fx.Node, fx.Node] = {}
         self.hides_grad_mode = bool(getattr(outer, "hides_grad_mode", False))
         """Whether the body runs in another gradient mode than the one it is captured in."""
         self._last: fx.Node | None = None
+        self.n_learned = n_learned
+        """What was known before the body."""
 
     @property
     def inputs(self) -> list[GraphInput]:
@@ -106,7 +108,7 @@ def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]
 def _rehearsed(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iterator[None]:
     outer, touches = tx.builder, tx.effects.n_touches
     grad_mode = torch.is_grad_enabled()
-    tx.builder = inner = SubgraphBuilder(outer)
+    tx.builder = inner = SubgraphBuilder(outer, tx.shapes.n_learned())
     outer.has_foreign_nodes = True
     torch.set_grad_enabled(False)
     try:
@@ -126,12 +128,14 @@ def _rehearsed(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Ite
 
 
 def _leave(tx: Interpreter, outer: Any) -> None:
-    """Go on in the outer graph, which has no nodes for the numbers of the inner one."""
+    """Go on in the outer graph, which has no nodes for the numbers of the inner one, and nothing of
+    what its checks make sure of: the inner one may not run, or has run already."""
     inner, tx.builder = tx.builder, outer
     nodes = tx.numbers.nodes
     for key, node in [*nodes.items()]:
         if isinstance(node, fx.Node) and node.graph is inner.graph:
             del nodes[key]
+    tx.shapes.forget_assumptions(inner.n_learned)
 
 
 def _sizes_of(args: Sequence[SymbolicValue]) -> set[object]:
@@ -202,7 +206,7 @@ def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwarg
     fresh: the tensors in `args` become the first inputs, which are not those of the outer graph.
     hides_grad_mode: reading the gradient mode is a break.
     """
-    outer, builder = tx.builder, SubgraphBuilder(tx.builder)
+    outer, builder = tx.builder, SubgraphBuilder(tx.builder, tx.shapes.n_learned())
     builder.hides_grad_mode |= hides_grad_mode
     effects = len(tx.effects)
     tx.builder = builder
@@ -219,6 +223,7 @@ def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwarg
     nodes = tuple(_node_of(tx, builder, output) for output in outputs)
     builder.graph.output(nodes)
     drop_unused(builder.graph)
+    builder.verify_checks()
     outer.has_foreign_nodes = True
     inputs = [outer.local(node) for node in builder.lifted]
     module = fx.GraphModule(_holder(outer), builder.graph, "Subgraph")

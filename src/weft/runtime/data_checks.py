@@ -10,9 +10,14 @@ graphs also check their own assumptions (`AssumptionError`)::
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Final
+
 import torch
+from torch.fx import has_side_effect
 
 from weft.errors import WeftError
+from weft.shapes.symnode import SymNode, UndecidedValue
 
 
 class AssumptionError(WeftError, RuntimeError):
@@ -24,19 +29,35 @@ class CheckFailed(WeftError, RuntimeError):
     """Data violates what the program or an operator requires: the program itself must run."""
 
 
+@has_side_effect
 def hold(condition: bool | torch.SymBool, message: str) -> None:
     """Raise `CheckFailed` unless the condition holds; a symbolic condition is learned."""
     _hold(condition, message, CheckFailed)
 
 
+@has_side_effect
 def hold_expected(condition: bool | torch.SymBool, message: str) -> None:
     """As `hold`, for an assumption of capture that the program itself does not make."""
     _hold(condition, message, AssumptionError)
 
 
+ERRORS: Final[Mapping[Callable[..., None], type[Exception]]] = {
+    hold: CheckFailed, hold_expected: AssumptionError,
+}
+"""What they raise."""
+
+
+def is_check(function: object) -> bool:
+    """Whether the function of a node checks a condition on data."""
+    return function is hold or function is hold_expected
+
+
 def _hold(condition: bool | torch.SymBool, message: str, error: type[Exception]) -> None:
     if isinstance(condition, torch.SymBool):
-        condition = condition.node.expect_true()
+        node = condition.node
+        if isinstance(node, SymNode) and not node.shape_env.data.assuming:
+            raise UndecidedValue(node, None)  # whoever traces this does not write checks
+        condition = node.expect_true()
     if not condition:
         raise error(message)
 

@@ -7,6 +7,10 @@ as all its symbols are bound::
     asserts = Asserts(gm.meta["asserts"], known=["s0"])
     u0 = nonzero.size(0)                # the writer's line for binds(node)
     assume(u0 == s0, 'u0 == s0')        # list(asserts.bound(["u0"]))
+    asserts.finish()                    # all of them have a line
+
+Conditions on numbers that are inputs (drawn ones) are checked first. A backward has no conditions:
+the forward has checked them.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import final
 
 from torch.fx import Node
 
+from weft.errors import InternalError
 from weft.shapes.algebra.floats import symbol_name
 from weft.shapes.guard import AnyCondition, ShapeGuard, python_text, symbols_of
 from weft.shapes.unbacked import Binding
@@ -32,21 +37,23 @@ class Asserts:
     """The conditions that a call sequence under construction does not check yet."""
 
     def __init__(self, conditions: Sequence[ShapeGuard], known: Iterable[str]) -> None:
-        """`known`: the symbols that inputs bind. Conditions on these alone were checked before the
-        graph is called (by guards, or by the forward)."""
+        """`known`: the symbols that inputs bind."""
         self.known = set(known)
-        self.waiting = [
-            (names, one.condition)
-            for one in conditions
-            if not (names := condition_names(one.condition)) <= self.known
-        ]
+        self.waiting = [(condition_names(one.condition), one.condition) for one in conditions]
 
     def bound(self, names: Iterable[str]) -> Iterator[str]:
-        """Lines that check the conditions that can be checked now that these symbols are bound."""
+        """Lines that check the conditions that can be checked now that these symbols, too, are
+        bound."""
         self.known.update(names)
         ready = [condition for needed, condition in self.waiting if needed <= self.known]
         self.waiting = [(n, c) for n, c in self.waiting if not n <= self.known]
         return (assume_text(condition) for condition in ready)
+
+    def finish(self) -> None:
+        """Raise InternalError if a condition was not checked."""
+        for names, condition in self.waiting:
+            unbound = ", ".join(sorted(names - self.known))
+            raise InternalError(f"{python_text(condition)} is not checked: nothing binds {unbound}")
 
 
 def condition_names(condition: AnyCondition) -> set[str]:

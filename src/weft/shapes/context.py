@@ -29,6 +29,8 @@ from weft.shapes.algebra.floats import (
     FloatValue,
     compare,
     is_nonnegative,
+    negation,
+    symbol_name,
 )
 from weft.shapes.algebra.intervals import INF
 from weft.shapes.algebra.layout import is_non_overlapping_and_dense
@@ -43,7 +45,7 @@ from weft.shapes.algebra.relation import (
     rewrite,
 )
 from weft.shapes.context_state import DataQuestions, FloatQuestions, NodeMemo
-from weft.shapes.guard import AnyCondition, ShapeGuard, opposite
+from weft.shapes.guard import AnyCondition, ShapeGuard, opposite, symbols_of
 from weft.shapes.hints import Hints
 from weft.shapes.named import NamedSizes
 from weft.shapes.symnode import SymNode, UndecidedValue, expr_of
@@ -73,6 +75,10 @@ class ShapeContext:
         self.unbacked_symbols = Unbacked()
         self.dims = NamedSizes()
         self._float_answers: dict[FloatRelation, bool] = {}
+        self._learned: list[tuple[AnyCondition, bool]] = []
+        """What was learned, in order, and whether the graph has to check it."""
+        self.epoch = 0
+        """How often assumptions were forgotten: earlier results of operators may rely on them."""
         # What a later call must fulfil.
         self.guards: list[ShapeGuard] = []
         self.asserts: list[ShapeGuard] = []
@@ -334,12 +340,54 @@ class ShapeContext:
         held = condition if answer else opposite(condition)
         self.guards.append(ShapeGuard(held, self.line()))
 
-    def learn(self, condition: AnyCondition, answer: bool) -> None:
-        """Assume this truth from now on; the caller makes sure of it."""
-        if isinstance(condition, FloatRelation):
-            self._float_answers[condition] = answer
+    def learn(self, condition: AnyCondition, answer: bool, *, assumed: bool = False) -> None:
+        """Assume this truth from now on; the caller makes sure of it. `assumed`: by a check in the
+        graph, before which it is unknown."""
+        held = condition if answer else opposite(condition)
+        self._know(held)
+        self._learned.append((held, assumed))
+
+    def _know(self, held: AnyCondition) -> None:
+        if isinstance(held, FloatRelation):
+            self._float_answers[held] = True
+            self._float_answers[negation(held)] = False
         else:
-            self.facts.learn(condition if answer else not_(condition))
+            self.facts.learn(held)
+
+    def is_of_results(self, condition: AnyCondition) -> bool:
+        """Whether the condition depends on operators' results: only a graph can check it, or what
+        runs behind it. Others depend on inputs alone."""
+        made = self.unbacked_symbols.names
+        return any(symbol_name(one) in made for one in symbols_of(condition))
+
+    def n_learned(self) -> int:
+        """How much has been learned so far (see `forget_assumptions`)."""
+        return len(self._learned)
+
+    def without_assumptions(self) -> ShapeContext:
+        """Another context that knows only what no check of data has to make sure of."""
+        made = ShapeContext()
+        for held, assumed in self._learned:
+            if not assumed:
+                made.learn(held, True)
+        return made
+
+    def forget_assumptions(self, since: int = 0) -> None:
+        """Forget what only checks in a graph make sure of, if it was learned from `since` on.
+
+        Whoever writes such checks must not take them for granted; nor may the program behind a body
+        that does not always run, with its checks.
+        """
+        kept = [(held, assumed) for i, (held, assumed) in enumerate(self._learned)
+                if i < since or not assumed]
+        if len(kept) == len(self._learned):
+            return
+        self.facts, self._learned, self._float_answers = Facts(), kept, {}
+        for held, _ in kept:
+            self._know(held)
+        self.hints.rely_on(self.facts)
+        self.memo.forget_hints()
+        self.epoch += 1
 
     def specialize(self, value: IntExpr) -> int:
         """The value in this call, fixed by a guard."""
@@ -404,7 +452,9 @@ class ShapeContext:
 
     def _assert(self, condition: AnyCondition, *, assumed: bool = False) -> None:
         """Assume the condition on data from now on; running code checks it."""
-        self.learn(condition, True)
+        if not self.data.may_check:
+            raise UndecidedValue(condition, self.line())
+        self.learn(condition, True, assumed=self.data.assuming or self.is_of_results(condition))
         self.asserts.append(ShapeGuard(condition, self.line(), assumed))
 
     def expect(self, condition: AnyCondition) -> bool | None:

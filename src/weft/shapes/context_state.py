@@ -38,6 +38,8 @@ class DataQuestions:
     """Whether each fake stands for one tensor; in aot it stands for all of the same metadata."""
     assuming: bool = False
     """Whether running code can check assumptions about data and fall back (aot can)."""
+    may_check: bool = True
+    """Whether there will still be code that checks conditions on data."""
     may_expect: bool = False
     """Whether running code can check expectations about data and fall back (`expect`)."""
     expects: bool = False
@@ -72,6 +74,11 @@ class NodeMemo:
     """Sums, differences and products, by operation and operands."""
     comparisons: dict[tuple[str, SymNode, SymNode], Condition] = field(default_factory=dict)
     """Comparisons, without the answers, which may change as facts are learned."""
+
+    def forget_hints(self) -> None:
+        """Let the nodes ask again for their values in this call."""
+        for node in self.nodes.values():
+            node.forget_hint()
 
 
 @final

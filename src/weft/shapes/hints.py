@@ -39,6 +39,11 @@ class Hints:
         self._facts = facts
         self._integers: dict[IntExpr, int | None] = {}
 
+    def rely_on(self, facts: Facts) -> None:
+        """Read sizes that are known to be equal from these facts from now on."""
+        self._facts = facts
+        self._integers.clear()
+
     def of_symbol(self, symbol: Expr | FloatSymbol) -> Number | None:
         """The value in this call, whether it may decide something or not."""
         return self.known.get(symbol, self.undeciding.get(symbol))

@@ -119,6 +119,10 @@ class SymNode:
 
     hint = _hint
 
+    def forget_hint(self) -> None:
+        """Ask again for the value in this call: what it followed from is not known any more."""
+        self._hint_memo = None
+
     def has_hint(self) -> bool:
         return self._hint is not None
 

@@ -30,6 +30,7 @@ from weft._torch import (
     view_forbids_writes,
 )
 from weft.aot.autograd_graph import nodes_behind
+from weft.aot.check_accounts import CheckAccounts
 from weft.aot.control_flow import check_node
 from weft.aot.data_dependent import bound_names, with_positions
 from weft.aot.evaluate import Evaluator
@@ -41,9 +42,12 @@ from weft.aot.tracing.attention import FUNCTIONS
 from weft.aot.tracing.functionalize import Base, Functionalizer, require_fake
 from weft.aot.tracing.record import Recorder
 from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
+from weft.config import config
+from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.fake import FakeContext, connected_non_leaf, is_leaf
 from weft.shapes.fakes.without_sympy import python_kernels
 from weft.shapes.fakes.wrappers import is_wrapper
+from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import certainly_equal, expr_of
 
 aten = torch.ops.aten
@@ -102,10 +106,22 @@ class Traced:
     numbers: dict[str, int] = field(default_factory=dict)
     """Data-dependent symbols that the wrapper computes with, and the values that are their
     numbers."""
-    assumes: bool = False
-    """Whether the graph tests conditions on data."""
+    asserts: list[ShapeGuard] = field(default_factory=list)
+    """Conditions on data that the graph checks; later stages may add some."""
+    n_handed: int = 0
+    """How many of them the compiler has got."""
     runs_below_autograd: bool = False
     """Whether gradients are on, but no value has one."""
+
+    def hand_asserts(self) -> Sequence[ShapeGuard]:
+        """The conditions that the compiler is to check: it gets them now."""
+        self.n_handed = len(self.asserts)
+        return self.asserts
+
+    @property
+    def assumes(self) -> bool:
+        """Whether the graph checks conditions on data."""
+        return bool(self.asserts)
 
     def add(self, node: Any, live: torch.Tensor | None) -> int:
         """Add a value and return its index; `live` is the tensor by which autograd knows it, if it
@@ -162,6 +178,7 @@ class Tracer:
         self.sequence: list[tuple[int, Any]] = []
         """After each node: autograd's next number, and the node's source lines."""
         self.result: Any = None
+        self.accounts = CheckAccounts()
 
     # -- inputs ------------------------------------------------------------------------------------
 
@@ -278,6 +295,8 @@ class Tracer:
             elif node.op == "output":
                 self.result = _resolve(node.args[0], env)
             else:
+                if config.strict and is_check(node.target):
+                    self.accounts.note(node, env)
                 env[node] = self._call(node, env)
                 if count_autograd:
                     self.sequence.append((autograd_sequence(), self.tensors.stack))

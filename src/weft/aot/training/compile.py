@@ -77,7 +77,7 @@ def compile_joint(
     spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager)
     stale = _stale(joint, joint_gm.graph, traced)
     redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
-    forward = compiler(finish(aten_graph.make(parts.forward)))
+    forward = compiler(finish(aten_graph.make(parts.forward), asserts=traced.hand_asserts()))
     kept = [i in leaves for i in joint.gradient_inputs]
     alone = bool(joint.groups or traced.mutated)
     backward = without_inner(parts.backward, joint.tangent_values, joint.inner)

@@ -44,6 +44,7 @@ from weft.capture.replacement.tracebacks import Place, stand_for
 from weft.capture.replacement.user_lines import relocate_code
 from weft.capture.source import Source
 from weft.capture.values.base import LazyValue, SymbolicValue
+from weft.capture.values.numbers.symbolic_numbers import condition_of_inputs
 from weft.capture.values.objects.locks import let_go, take, taken_locks
 from weft.capture.values.tensors.random_generators import draw_lines
 from weft.errors import NumericsError
@@ -77,6 +78,8 @@ class Emitter:
         self.on_error: Callable[[Exception], None] | None = None
         """Set if the frame runs eagerly when the graph raises; called if the eager run then does
         not raise."""
+        self.on_unexpected: Callable[[Exception], None] | None = None
+        """Set if the frame runs eagerly when a check fails before the graph runs."""
         self.locks: list[str] = []
         """Expressions of the program's locks under which the graph runs."""
 
@@ -221,7 +224,8 @@ class Emitter:
         early = [] if graph is None or self._may_run_eagerly() else (
             self.tx.effects.early_lines(self))
         self.locks = taken_locks(self)
-        body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
+        body = [*draw_lines(self), *self._early_checks(), *early,
+                *self._graph_call(graph, inputs), *self.lines]
         if self.locks:
             body.insert(0, f"{self.constant(take)}(({', '.join(self.locks)},))")
         if self.goes_on:
@@ -241,7 +245,7 @@ class Emitter:
     @property
     def may_rerun(self) -> bool:
         """Whether the replacement may give up before it has changed anything."""
-        return self.on_error is not None or bool(self.locks)
+        return self.on_error is not None or self.on_unexpected is not None or bool(self.locks)
 
     def _function(self, graph: Callable[..., Any] | None, text: str, user: types.CodeType
                   ) -> Callable[[list[Any]], Any]:
@@ -265,6 +269,22 @@ class Emitter:
             code, self.tx.root_globals, made.__name__, None, made.__closure__)
         function.__weft_constants__ = self.constants  # also those that the text does not use
         return function  # type: ignore[no-any-return]
+
+    def _early_checks(self) -> list[str]:
+        """Statements that give up, before anything else happens, if a number is not as it should
+        be."""
+        checks = self.tx.data.early_checks
+        if not checks:
+            return []
+        undo = [f"{self.constant(let_go)}(({', '.join(self.locks)},))"] if self.locks else []
+        undo += ["restore_drawn()"] if self.tx.numbers.draws else []
+        signal, report = self.constant(RunEagerly), self.constant(self.on_unexpected)
+        lines = []
+        for check in checks:
+            error = f"{self.constant(check.error)}({check.message!r})"
+            lines += [f"if not ({condition_of_inputs(self, check.condition)}):",
+                      *(f"    {step}" for step in [*undo, f"raise {signal}({error}, {report})"])]
+        return lines
 
     def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
         if graph is None:

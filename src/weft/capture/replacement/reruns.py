@@ -28,7 +28,7 @@ from weft._torch import assert_async
 from weft.aot.global_state import RandomState
 from weft.capture.graph import draws, is_of_torch, nodes_of_subgraphs, target_name, version_of
 from weft.diagnostics.failures import handle
-from weft.runtime.data_checks import AssumptionError, CheckFailed, hold, hold_expected
+from weft.runtime.data_checks import AssumptionError, CheckFailed, is_check
 from weft.shapes.fakes.wrappers import is_wrapper
 from weft.shapes.policy import DynamicPolicy
 
@@ -44,8 +44,6 @@ _FAIL_ON_DATA: Final = (
 
 _WRITE_CONTENTS: Final = ("_foreach_", "_fused_", "batch_norm", "fused_moving_avg_obs")
 """Parts of names of PyTorch's functions that write arguments, which no versions tell."""
-
-_CHECKS: Final = (hold, hold_expected)
 
 
 def may_refuse_data(graph: fx.Graph) -> bool:
@@ -63,7 +61,11 @@ def _may_refuse(node: fx.Node) -> bool:
 
 def has_checks(graph: fx.Graph) -> bool:
     """Whether the graph checks conditions on data."""
-    return any(node.target in _CHECKS for node in graph.nodes)
+    return any(map(_checks, graph.nodes))
+
+
+def _checks(node: fx.Node) -> bool:
+    return is_check(node.target) or any(map(_checks, nodes_of_subgraphs(node)))
 
 
 def written_inputs(graph: fx.Graph) -> tuple[int, ...] | None:
@@ -86,7 +88,8 @@ def _may_write_unseen(node: fx.Node) -> bool:
         return True
     if not node.meta.get("effect") or not node.all_input_nodes:
         return False
-    return not node.meta.get("counted") and node.target not in (*_CHECKS, assert_async)
+    return not node.meta.get("counted") and not (
+        is_check(node.target) or node.target is assert_async)
 
 
 def _writes_contents_only(node: fx.Node) -> bool:

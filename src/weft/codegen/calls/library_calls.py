@@ -25,7 +25,6 @@ from weft.codegen.calls.call_sequence import (
 from weft.codegen.calls.gemm_calls import spell_gemm
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime import tensor_calls
-from weft.runtime.data_checks import assume
 from weft.runtime.strided_views import CALLS, laid_out
 from weft.runtime.writes import WRITERS
 from weft.shapes.algebra.expr import Expr
@@ -86,7 +85,6 @@ def _bind(sequence: CallSequence, call: ExternCall, targets: list[str]) -> None:
             result = targets[binding.path[0] if binding.path else 0]
             sequence.lines.append(f"{binding.name} = {result}.size({binding.dim})")
     sequence.bound.update((b.name, len(sequence.lines)) for b in call.binds)
-    sequence.scope.update(assume=assume, math=math)
     sequence.lines.extend(sequence.asserts.bound(b.name for b in call.binds))
 
 

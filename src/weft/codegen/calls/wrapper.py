@@ -30,6 +30,7 @@ from weft.codegen.scheduling.groups import Group
 from weft.codegen.scheduling.schedule import Schedule
 from weft.codegen.values import Buffer, ExternCall, Shape, Value
 from weft.errors import InternalError
+from weft.runtime.data_checks import assume
 from weft.shapes.algebra.expr import Expr, IntExpr, symbols
 from weft.shapes.algebra.floats import (
     SYMBOLIC_FLOATS,
@@ -68,6 +69,7 @@ def write_calls(
     if not lowered.stages:
         returned = [_result(sequence, v) for v in lowered.outputs]
         sequence.lines.append(f"return [{', '.join(returned)}]")
+    sequence.asserts.finish()
     _bind_numbers(sequence, lowered)
     return sequence
 
@@ -119,6 +121,8 @@ def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) ->
         if isinstance(item, Buffer):
             _bind_sizes(sequence, item.name, lowered.given[item.name], bound)
     sequence.asserts = Asserts(lowered.asserts, bound)
+    sequence.scope.update(assume=assume, math=math)
+    sequence.lines.extend(sequence.asserts.bound(()))
     unused = plan.dead_after.get(-1, [])
     if unused:
         sequence.lines.append(f"del {', '.join(unused)}")
@@ -143,7 +147,7 @@ def _bind_sizes(
 def _bind_numbers(sequence: CallSequence, lowered: GraphLowering) -> None:
     """Compute the quotients and floats that the sequence uses, behind the sizes that they depend
     on."""
-    sequence.scope |= {"math": math, "bits_of": bits_of}
+    sequence.scope["bits_of"] = bits_of
     used = set(re.findall(r"\b[qf]\d+\b", "\n".join(sequence.lines)))
     lines = [
         (_lines_before(sequence, value), f"{name} = {spelled}")

@@ -81,7 +81,7 @@ def _count(
         limit = most if type(most) is int else INF
         known = context.unbacked(origin, lo=0, hi=limit)
         if type(most) is not int:
-            context.facts.learn(ge(expr_of(most), expr_of(known)))
+            context.learn(ge(expr_of(most), expr_of(known)), True)
         if key is not None:
             context.data.known_counts[key] = known
     return known

@@ -9,21 +9,23 @@ values, so that later arithmetic, arguments and results can be computed from it:
     return y, n                 # the graph returns both
 
 What operators require of such numbers (`x[mask] + y` needs equal sizes) becomes a check in the
-graph.
+graph. Conditions on inputs alone (numbers that the program draws) are checked before the graph
+runs, so that nothing has happened yet if they fail.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 from torch import fx
 
 from weft.capture.breaks import graph_break
 from weft.capture.operator_names import COMPARISONS
-from weft.runtime.data_checks import hold, hold_expected
+from weft.runtime.data_checks import ERRORS, hold, hold_expected
 from weft.shapes.algebra.floats import FloatRelation
 from weft.shapes.algebra.relation import Junction, Relation
 from weft.shapes.guard import AnyCondition, python_text, sides
@@ -121,6 +123,16 @@ def _apply(tx: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
 # -- checks ---------------------------------------------------------------------------------------
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class EarlyCheck:
+    """A condition on inputs alone, which the replacement checks before it calls the graph."""
+
+    condition: AnyCondition
+    message: str
+    error: type[Exception]
+
+
 def note_checks(tx: Interpreter, number: Number) -> None:
     """Add checks to the graph for what operators required of data since the last call."""
     asserts = tx.shapes.asserts
@@ -138,6 +150,10 @@ def add_check(
     tx: Interpreter, condition: AnyCondition, message: str, number: Number,
     check: Check = hold,
 ) -> None:
-    """Add a call to the graph that raises unless the condition holds."""
+    """Add a call to the graph that raises unless the condition holds, or an early check."""
+    if not tx.shapes.is_of_results(condition):
+        tx.data.early_checks.append(EarlyCheck(condition, message, ERRORS[check]))
+        return
     test = condition_node(tx, condition, number)
     tx.builder.effect(check, (test, message), tx.stack())
+    tx.builder.n_checks += 1

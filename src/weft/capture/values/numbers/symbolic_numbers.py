@@ -243,10 +243,8 @@ class SymbolicNumberValue(SymbolicValue):
         computed from drawn numbers or data."""
         if self.tx.shapes.hints.condition(condition) is not None:
             return repr(bool(self.constant()))
-        of_data = self.tx.shapes.unbacked_symbols.names
-        if all(symbol_name(s) not in of_data for s in symbols_of(condition)):
-            names = {symbol_name(s): _place(self.tx, emit, s) for s in symbols_of(condition)}
-            return f"({_NAME.sub(lambda m: names.get(m[0], m[0]), python_text(condition))})"
+        if not self.tx.shapes.is_of_results(condition):
+            return f"({condition_of_inputs(emit, condition)})"
         return emit.output(condition_node(self.tx, condition, _Nodes(self.tx).number))
 
     def __repr__(self) -> str:
@@ -412,6 +410,12 @@ def _place(tx: Interpreter, emit: Emitter, symbol: Expr | FloatSymbol) -> str:
     if symbol_name(symbol) in tx.shapes.unbacked_symbols.names:
         return emit.output(_Nodes(tx).number(symbol))
     return f"v[{_source(tx, symbol).collect()}]"
+
+
+def condition_of_inputs(emit: Emitter, condition: Any) -> str:
+    """An expression of the replacement for a condition on inputs alone."""
+    names = {symbol_name(s): _place(emit.tx, emit, s) for s in symbols_of(condition)}
+    return _NAME.sub(lambda m: names.get(m[0], m[0]), python_text(condition))
 
 
 def number_node(tx: Interpreter, value: Any) -> Any:

@@ -294,7 +294,7 @@ def draw_lines(emit: Emitter) -> list[str]:
     """
     draws: list[Draw] = emit.tx.numbers.draws
     lines = [draw.line(emit) for draw in draws]
-    if draws and emit.on_error is not None:
+    if draws and (emit.on_error is not None or emit.on_unexpected is not None):
         outside = [d.owner for d in draws if d.owner.source and not d.owner.source.is_drawn]
         owners = ", ".join(dict.fromkeys(map(emit.value, outside)))
         lines.insert(0, f"restore_drawn = {emit.constant(state_restorer)}({owners})")
