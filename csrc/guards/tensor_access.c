@@ -22,7 +22,9 @@ static struct {
     Py_ssize_t storage;      /* of the pointer to the c10::StorageImpl */
     Py_ssize_t autograd;     /* of the pointer to the AutogradMeta; NULL: requires no grad */
     Py_ssize_t grad_flag;    /* of the bool inside the AutogradMeta; */
-    Py_ssize_t grad_fn;      /* of the pointer: one of them says that gradients are required */
+    Py_ssize_t grad_fn;      /* of the pointer: one of them says that gradients are required; */
+    const void *plain_meta;  /* an AutogradMeta that starts otherwise is a view's: it asks its base too */
+    bool (*requires_grad)(const void *impl);
     PyTypeObject *tensor_type;
 } access_;
 
@@ -85,10 +87,14 @@ const void *tensor_storage(const void *impl)
     return *(const void *const *)((const char *)impl + access_.storage);
 }
 
-static inline bool requires_grad(const char *autograd)
+static inline bool requires_grad(const void *impl, const char *autograd)
 {
-    return autograd != NULL && (autograd[access_.grad_flag] != 0 ||
-                                *(const void *const *)(autograd + access_.grad_fn) != NULL);
+    if (autograd == NULL)
+        return false;
+    if (autograd[access_.grad_flag] != 0 ||
+        *(const void *const *)(autograd + access_.grad_fn) != NULL)
+        return true;
+    return *(const void *const *)autograd != access_.plain_meta && access_.requires_grad(impl);
 }
 
 const char *autograd_meta(const void *impl)
@@ -98,7 +104,7 @@ const char *autograd_meta(const void *impl)
 
 bool tensor_requires_grad(const void *impl)
 {
-    return requires_grad(autograd_meta(impl));
+    return requires_grad(impl, autograd_meta(impl));
 }
 
 static inline void read_meta(const void *impl, TensorMeta *meta)
@@ -162,7 +168,7 @@ static inline bool looks_as(const SeenTensor *tensor, const TensorLook *look)
     return meta.key_set == look->key_set && meta.dtype_device == look->dtype_device &&
            meta.rank == look->rank &&
            !extents_differ(meta.sizes, meta.strides, look->extents, meta.rank) &&
-           requires_grad(tensor->autograd) == look->requires_grad;
+           requires_grad(impl, tensor->autograd) == look->requires_grad;
 }
 
 bool tensors_look_as(const SeenTensor *tensors, Py_ssize_t n, const char *looks)
@@ -218,6 +224,7 @@ static const char PROBES[] =
     "    for t in leaves[::2]:\n"
     "        t.grad = make((2, 2))\n"
     "    verify += [(t, 6, 0) for t in leaves]\n"
+    "    verify += [(t[:1], 6, 0) for t in (leaves[0], leaves[3], result)]\n"
     "autograd = [t._cdata for t in (*leaves, search[-1], result)]\n"
     "grad_fn = result.grad_fn\n"
     "cdata = [t._cdata for t in search]\n"
@@ -371,6 +378,7 @@ static bool find_autograd(PyObject *addresses, PyObject *grad_fn)
         }
         if (are_different_objects(meta)) {
             access_.autograd = at;
+            access_.plain_meta = *(const void *const *)meta[0];
             return find_grad_flag(meta) && find_grad_fn(meta, grad_fn);
         }
     }
@@ -393,7 +401,8 @@ static bool find_offsets(PyObject *probes)
         if ((uintptr_t)impl[i] != address)
             return false;
     }
-    return find_sizes(impl) && find_dtype_device(impl) && find_key_set(impl) &&
+    *(void **)&access_.requires_grad = torch_symbol("_ZNK3c1010TensorImpl13requires_gradEv");
+    return access_.requires_grad != NULL && find_sizes(impl) && find_dtype_device(impl) && find_key_set(impl) &&
            find_storage(impl, storages) &&
            find_autograd(PyDict_GetItemString(probes, "autograd"),
                          PyDict_GetItemString(probes, "grad_fn"));

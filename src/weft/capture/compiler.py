@@ -37,6 +37,7 @@ from weft.capture.guards.recompiles import (
     recompile_reasons,
     stop_compiling,
 )
+from weft.capture.guards.self_check import require_fit
 from weft.capture.guards.shape_guards import add_shape_guards
 from weft.capture.interpreter import Interpreter
 from weft.capture.replacement.checkpointing import eager_entry, runs_checkpoint
@@ -167,7 +168,9 @@ class FrameCompiler:
         code = state.code
         try:
             with traced(), events.stage("capture"), no_saved_tensor_hooks():
-                return self._compile(state, outermost=outermost)
+                entry = self._compile(state, outermost=outermost)
+            require_fit(entry, state)
+            return entry
         except SkipFrame as skip:
             events.record("skip", code=code, reason=skip.reason)
             if skip.counts:

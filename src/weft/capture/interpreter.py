@@ -11,6 +11,7 @@ break that one interpretation finds is emitted by the next one, at the same step
 from __future__ import annotations
 
 import operator
+import sys
 import types
 import weakref
 from collections.abc import Iterable
@@ -90,6 +91,8 @@ class Interpreter:
         self.fakes = fakes
         self.policy = policy
         self.compiler = compiler
+        self.called_in_handler = sys.exc_info()[1] is not None
+        """Whether the caller handles an exception. (Later on capture may handle one of its own.)"""
         # Where the interpretation is.
         self.step = 0
         self.stops = Stops(break_at)

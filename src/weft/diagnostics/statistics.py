@@ -15,6 +15,7 @@ COUNTERS: Final[dict[str, str]] = {
     "graphs": "graphs captured",
     "graph_breaks": "places where capture stopped and went on after plain Python",
     "recompiles": "variants compiled because a guard of an earlier one failed",
+    "unfit_guards": "variants whose guards did not hold for the very call they were made from",
     "kernels": "kernels generated (equal ones of a graph are counted each, compiled once)",
     "extern_calls": "operators left to ATen",
     "uncompiled_graphs": "graphs that run operator by operator, as captured",

@@ -307,7 +307,9 @@ def _is_ruled_bound(method: Any) -> bool:
 
 
 def _bound_method(tx: Interpreter, obj: Any, source: Source) -> SymbolicValue | None:
-    owner = getattr(obj, "__self__", None)
+    owner = getattr(obj, "__self__", MISSING)
+    if owner is MISSING:  # a method of a class, not bound
+        return None
     known = _is_ruled_bound(obj) or (
         type(owner) in _OWNERS and getattr(owner, obj.__name__, None) == obj)
     if not known and (issubclass(type(owner), type) or not is_plain_method(owner, obj.__name__)):

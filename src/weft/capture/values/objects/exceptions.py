@@ -10,7 +10,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import ObservedException, Signal, graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.frame import POLYFILLS, Frame
 from weft.capture.replacement.tracebacks import Place, traceback_entry
 from weft.capture.source import Source
@@ -379,8 +379,7 @@ def _handled_outside(exc_info: Any) -> Any:
 
 def nothing_handled_outside(tx: Interpreter) -> None:
     """Guard that the frame is not called while an exception is being handled."""
-    handled = sys.exc_info()[1]
-    if isinstance(handled, Exception) and not isinstance(handled, Signal):
+    if tx.called_in_handler:
         raise graph_break("unknown-operation", "the exception that is handled outside")
     source = tx.tree.object(sys.exc_info, "sys.exc_info")
     tx.guards.add(source.call(_handled_outside, "sys.exception()"), "is", None)
