@@ -132,11 +132,18 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
         return model
     torch_version.warn_of_newer(failures.users_level())
     if isinstance(model, CompiledModule):
-        model = model._orig_mod
+        wrapper = _compiled_module(model._orig_mod, options, backend)
+        wrapper.take_hooks(model)
+        return wrapper
     if isinstance(model, torch.nn.Module):
-        _with_shapes(model, options)  # raise now, not at the first call
-        return CompiledModule(model, functools.partial(_module_parts, options, backend))
+        return _compiled_module(model, options, backend)
     return _compile_callable(model, options, backend)
+
+
+def _compiled_module(module: torch.nn.Module, options: CompileOptions, backend: Backend
+                     ) -> CompiledModule:
+    _with_shapes(module, options)  # raise now, not at the first call
+    return CompiledModule(module, functools.partial(_module_parts, options, backend))
 
 
 def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any:

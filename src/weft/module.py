@@ -3,11 +3,14 @@
 Place in the pipeline: made by `api`; below capture, which treats it as the original.
 
 Everything except the call is passed on to the original: parameters, `state_dict` (keys prefixed
-with ``_orig_mod.``, as with torch.compile), attributes read, set and deleted::
+with ``_orig_mod.``, as with torch.compile), attributes read, set and deleted, what is registered.
+Hooks belong to the object they are registered with; those of the wrapper run around the compiled
+call, as plain Python::
 
     compiled = weft.compile(model)
     compiled.layer is model.layer            # attributes pass through
     compiled._orig_mod is model
+    compiled.register_forward_hook(hook)     # called with `compiled` as its module
 """
 
 from __future__ import annotations
@@ -26,17 +29,21 @@ _OWN: Final = frozenset({"_orig_mod", "_compiled_forward", "_compiled_call", "_c
                          "_forwards"})
 
 
-def _forwards(module: torch.nn.Module) -> tuple[Any, Any]:
-    """The sources of the module's `forward`: its own attribute, its class's."""
-    return module.__dict__.get("forward"), getattr(type(module), "forward", None)
+_OF_ORIGINAL: Final = frozenset({"_parameters", "_buffers", "_modules",
+                                 "_non_persistent_buffers_set"})
+"""What copies of the wrapper have from their copy of the original."""
+
+
+def _forwards(module: torch.nn.Module) -> tuple[Any, Any, Any]:
+    """The module and the sources of its `forward`: its own attribute, its class's."""
+    return module, module.__dict__.get("forward"), getattr(type(module), "forward", None)
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether calling the module does more than calling its `forward`."""
+    """Whether the module has hooks of its own that act on its calls."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks
         or module._backward_hooks or module._backward_pre_hooks
-        or has_global_module_hooks()
     )
 
 
@@ -69,19 +76,34 @@ class CompiledModule(torch.nn.Module):
         """The original's call, compiled."""
         own = self.__dict__
         module = own["_modules"]["_orig_mod"]
-        if type(module).__call__ is not torch.nn.Module.__call__ or has_hooks(module):
-            return own["_compiled_call"](*args, **kwargs)
         if own["_forwards"] != _forwards(module):  # the program replaced it
             self._compile_now(module)
+        if (type(module).__call__ is not torch.nn.Module.__call__ or has_hooks(module)
+                or (has_global_module_hooks() and not has_hooks(self))):
+            return own["_compiled_call"](*args, **kwargs)
         return own["_compiled_forward"](*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `nn.Module.__call__`; without hooks of its own directly `forward`."""
-        own = self.__dict__
-        if (own["_forward_hooks"] or own["_forward_pre_hooks"]
-                or own["_backward_hooks"] or own["_backward_pre_hooks"]):
+        """As `nn.Module.__call__`, which runs hooks for all modules too; without hooks of its own
+        directly `forward`."""
+        if has_hooks(self):
             return super().__call__(*args, **kwargs)
         return self.forward(*args, **kwargs)
+
+    def register_buffer(self, name: str, tensor: torch.Tensor | None, persistent: bool = True
+                        ) -> None:
+        """A new buffer of the original."""
+        self._orig_mod.register_buffer(name, tensor, persistent)
+
+    def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
+        """A new parameter of the original."""
+        self._orig_mod.register_parameter(name, param)
+
+    def add_module(self, name: str, module: torch.nn.Module | None) -> None:
+        """A new submodule of the original."""
+        self._orig_mod.add_module(name, module)
+
+    register_module = add_module
 
     @property
     def training(self) -> bool:
@@ -97,14 +119,20 @@ class CompiledModule(torch.nn.Module):
         module = self.__dict__["_modules"]["_orig_mod"]
         return module if name == "_orig_mod" else getattr(module, name)
 
+    def _is_own(self, name: str) -> bool:
+        """Whether an attribute that is set or deleted is the wrapper's: its hooks, its methods but
+        for `forward`."""
+        return name != "forward" and (
+            name in _OWN or name in self.__dict__ or hasattr(type(self), name))
+
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN or hasattr(type(self), name):
+        if self._is_own(name):
             super().__setattr__(name, value)
         else:
             setattr(self._orig_mod, name, value)
 
     def __delattr__(self, name: str) -> None:
-        if name in _OWN or hasattr(type(self), name):
+        if self._is_own(name):
             super().__delattr__(name)
         else:
             delattr(self._orig_mod, name)
@@ -123,6 +151,18 @@ class CompiledModule(torch.nn.Module):
     def __getitem__(self, key: Any) -> Any:
         return self._orig_mod[key]  # type: ignore[index]
 
+    def take_hooks(self, other: CompiledModule) -> None:
+        """Run the hooks of another wrapper, whose place this one takes."""
+        self.__setstate__(other._hooks())
+
+    def _hooks(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items()
+                if name not in _OWN and name not in _OF_ORIGINAL}
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles compile again: compiled code stays in its process."""
-        return type(self), (self._orig_mod, self.__dict__["_compile"])
+        hooks = {name: value for name, value in self._hooks().items() if value}
+        return type(self), (self._orig_mod, self.__dict__["_compile"]), hooks
+
+    def __setstate__(self, hooks: dict[str, Any]) -> None:
+        self.__dict__.update(hooks)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import weft
 from weft.module import CompiledModule
 
 
@@ -152,3 +153,107 @@ def test_a_module_class_with_its_own_call_is_called_that_way():
     compiled = CompiledModule(Custom(), calls.parts)
     assert compiled(torch.zeros(1)).item() == 1
     assert calls.call == 1
+
+
+HOOKS = sorted(n for n in dir(nn.Module) if n.startswith("register_") and n.endswith("hook"))
+
+
+def _life_with(kind: str, model: nn.Module, target: nn.Module) -> list[list[float]]:
+    """What a hook of this kind is called with in two training steps, saving and loading."""
+    seen: list[list[float]] = []
+
+    def hook(*args: object) -> None:
+        flat = torch.utils._pytree.tree_leaves(args)
+        seen.append([v.sum().item() for v in flat if isinstance(v, torch.Tensor)])
+
+    getattr(target, kind)(hook)
+    x = torch.arange(6.0).reshape(3, 2).requires_grad_()
+    for _ in range(2):
+        target(x).sum().backward()
+    target.load_state_dict(target.state_dict())
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+@pytest.mark.parametrize("kind", HOOKS)
+def test_each_kind_of_hook_acts_on_the_wrapper_as_on_the_model(kind):
+    torch.manual_seed(0)
+    model = Net()
+    compiled = CompiledModule(copy.deepcopy(model), Calls().parts)
+    expected = _life_with(kind, model, model)
+    assert expected
+    assert _life_with(kind, compiled._orig_mod, compiled) == expected
+
+
+def test_what_is_registered_with_the_wrapper_belongs_to_the_original(made):
+    model, compiled, _ = made
+    compiled.register_buffer("kept", torch.ones(2))
+    compiled.register_buffer("mask", torch.ones(2), persistent=False)
+    compiled.register_parameter("bias", nn.Parameter(torch.ones(2)))
+    compiled.register_module("extra", nn.Linear(2, 2))
+    compiled.add_module("more", nn.Linear(2, 2))
+    assert {"kept", "mask"} <= set(model._buffers)
+    assert "bias" in model._parameters
+    assert {"extra", "more"} <= set(model._modules)
+    assert "_orig_mod.mask" not in compiled.state_dict()
+    del compiled.kept, compiled.bias, compiled.extra
+    assert "kept" not in model._buffers
+    assert "bias" not in model._parameters
+
+
+def test_a_forward_set_on_the_wrapper_replaces_the_originals(made):
+    model, compiled, _ = made
+    x = torch.ones(1, 2)
+    compiled.forward = lambda x: x + 1
+    assert torch.equal(model(x), x + 1)
+    assert torch.equal(compiled(x), x + 1)
+    del compiled.forward
+    assert torch.equal(compiled(x), model.layer(x))
+
+
+def test_another_original_is_compiled_anew(made):
+    _, compiled, calls = made
+    x = torch.ones(1, 2)
+    compiled(x)
+    other = Net()
+    compiled._orig_mod = other
+    assert torch.equal(compiled(x), other(x))
+    assert calls.forward == 2
+
+
+def _double(module, args, result):
+    return result * 2
+
+
+def test_copies_keep_the_hooks_of_the_wrapper(made):
+    model, compiled, _ = made
+    x = torch.ones(1, 2)
+    compiled.register_forward_hook(_double)
+    twin = copy.deepcopy(compiled)
+    assert torch.equal(twin(x), model(x) * 2)
+    twin.register_forward_hook(_double)
+    assert torch.equal(twin(x), model(x) * 4)
+    assert torch.equal(compiled(x), model(x) * 2)
+
+
+def test_a_wrapper_compiled_again_keeps_its_hooks():
+    model = Net()
+    compiled = weft.compile(model, backend="eager")
+    compiled.register_forward_hook(_double)
+    again = weft.compile(compiled, backend="eager")
+    x = torch.ones(1, 2)
+    assert torch.equal(again(x), model(x) * 2)
+
+
+def test_hooks_of_all_modules_run_once_beside_a_hook_of_the_wrapper(made):
+    model, compiled, _ = made
+    x, counts = torch.ones(1, 2), []
+    compiled.register_forward_hook(_double)
+    for called in (model, compiled):
+        seen = []
+        handle = nn.modules.module.register_module_forward_hook(
+            lambda m, args, out, seen=seen: seen.append(m))
+        called(x)
+        handle.remove()
+        counts.append(len(seen))
+    assert counts[0] == counts[1] == 2

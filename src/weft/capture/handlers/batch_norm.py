@@ -32,6 +32,7 @@ def _is_cumulative(tx: Interpreter, layer: SymbolicValue) -> bool:
     """Whether the running statistics are averages over all batches, and count this one."""
     if not is_none(tx.force(layer.getattr(tx, "momentum"))):
         return False
-    return layer.getattr(tx, "training").truth(tx) and not any(
+    updates = all(layer.getattr(tx, n).truth(tx) for n in ("training", "track_running_stats"))
+    return updates and not any(
         is_none(tx.force(layer.getattr(tx, name)))
         for name in ("num_batches_tracked", "running_mean", "running_var"))
