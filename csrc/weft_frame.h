@@ -278,6 +278,7 @@ PyObject *tail_calls_run(PyObject *result);
 
 /* ---- frame_objects.c --------------------------------------------------------------------------- */
 void error_clean(void); /* of the exception that is set: what its traceback shows */
+int error_absorb(void);  /* 0: there was none, or it makes a check fail and is gone; -1: it propagates */
 
 /* Each file's part of module start-up. */
 int storage_overlap_init(PyObject *module);

@@ -1,5 +1,5 @@
 /* Tracebacks that show the program's frames: frame objects for frames that capture interpreted, and the
- * traceback of an error that leaves a replacement. */
+ * traceback of an error that leaves a replacement; which errors are no failures. */
 #include "weft_frame.h"
 
 #include <frameobject.h>
@@ -47,12 +47,50 @@ void error_clean(void)
         bool paused = hook_pause(true);
         PyObject *shown = call_ours(cleaner, &traceback, 1);
         hook_pause(paused);
-        if (shown == NULL || PyException_SetTraceback(error, shown) < 0)
-            PyErr_Clear(); /* out of memory, for example: keep the traceback as it is */
-        Py_XDECREF(shown);
         Py_DECREF(traceback);
+        if (shown != NULL && PyException_SetTraceback(error, shown) < 0)
+            PyErr_Clear();
+        Py_XDECREF(shown);
+        if (shown == NULL && error_absorb() < 0) {
+            Py_DECREF(error); /* Ctrl-C, for example, takes its place */
+            return;
+        }
     }
     restore_exception(error);
+}
+
+static PyObject *outside; /* exception -> whether it was thrown in from outside; or NULL */
+
+/* An ordinary exception makes a check fail. Others (KeyboardInterrupt, ...) propagate, and so does what
+ * a signal's handler or another thread threw into the check. */
+int error_absorb(void)
+{
+    if (!PyErr_Occurred())
+        return 0;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyObject *error = take_exception();
+    PyObject *traceback = outside != NULL ? PyException_GetTraceback(error) : NULL;
+    int thrown = 0; /* without a Python frame it comes from what was checked */
+    if (traceback != NULL) {
+        bool paused = hook_pause(true);
+        PyObject *answer = call_ours(outside, &error, 1);
+        hook_pause(paused);
+        thrown = answer != NULL ? answer == Py_True : -1;
+        Py_XDECREF(answer);
+        Py_DECREF(traceback);
+    }
+    if (thrown > 0)
+        restore_exception(error);
+    else
+        Py_DECREF(error);
+    return thrown != 0 ? -1 : 0;
+}
+
+static PyObject *set_outside(PyObject *Py_UNUSED(module), PyObject *callable)
+{
+    Py_XSETREF(outside, Py_NewRef(callable));
+    Py_RETURN_NONE;
 }
 
 static PyObject *set_cleaner(PyObject *Py_UNUSED(module), PyObject *callable)
@@ -65,6 +103,9 @@ static PyMethodDef functions[] = {
     {"clean_tracebacks", set_cleaner, METH_O,
      PyDoc_STR("clean_tracebacks(function)\n--\n\n"
                "The traceback of an error that leaves a replacement becomes function(traceback).")},
+    {"pass_on_exceptions", set_outside, METH_O,
+     PyDoc_STR("pass_on_exceptions(function)\n--\n\n"
+               "An exception for which the function returns True is no failed guard.")},
     {"frame_object", frame_object, METH_VARARGS,
      PyDoc_STR("frame_object(code, globals, line)\n--\n\n"
                "For tracebacks: a frame object of code without arguments, with no variable set.")},

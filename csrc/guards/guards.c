@@ -195,17 +195,6 @@ static const AccessorKind accessors[N_ACCESSORS] = {
 
 /* ---- the walk ----------------------------------------------------------------------------------- */
 
-/* An ordinary exception makes a check fail; others (KeyboardInterrupt, ...) propagate. */
-static int absorb_exception(void)
-{
-    if (!PyErr_Occurred())
-        return 0;
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyErr_Clear();
-    return 0;
-}
-
 /* The first guard at or below a node, to report if its value cannot be read at all. */
 static PyObject *first_guard(const Node *node)
 {
@@ -228,7 +217,7 @@ static int run_checks(Walk *walk, const Node *node, PyObject *value)
             continue;
         if (walk->explain)
             walk->failed = check->guard_id;
-        return passed < 0 ? absorb_exception() : 0;
+        return passed < 0 ? error_absorb() : 0;
     }
     if (node->slot >= 0)
         Py_XSETREF(walk->slots[node->slot], Py_NewRef(value));
@@ -251,7 +240,7 @@ static int walk_memoised(Walk *walk, const Node *node, PyObject *value)
         return walk_children(walk, node, value);
     int known = memo_replay(memos, walk, value);
     if (known < 0)
-        return absorb_exception();
+        return error_absorb();
     if (known == 1)
         return 1;
     Memo *memo = walk->recording = memo_start_recording(memos, value);
@@ -283,7 +272,7 @@ int walk_node(Walk *walk, const Node *node, PyObject *parent)
     if (value == NULL) {
         if (walk->explain)
             walk->failed = first_guard(node);
-        return absorb_exception();
+        return error_absorb();
     }
     int passed = run_checks(walk, node, value);
     if (passed == 1)
@@ -349,7 +338,7 @@ static int run_tree_checks(const GuardTree *self, PyObject *collected, bool befo
             continue;
         if (walk->explain)
             walk->failed = check->guard_id;
-        return passed < 0 ? absorb_exception() : 0;
+        return passed < 0 ? error_absorb() : 0;
     }
     if (seen != NULL && !again)
         seen_sizes_passed(seen);

@@ -27,6 +27,7 @@ from weft.diagnostics import events, failures, statistics
 from weft.diagnostics.explanation import Explanation
 from weft.dims import DynamicShapes
 from weft.errors import BackendError, BadValue, NotCallable, UnknownMode, WeftError
+from weft.interrupts import surface
 from weft.module import CompiledModule
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,6 +115,7 @@ def _resolve_backend(backend: str | Backend) -> Backend:
         except WeftError:
             raise
         except Exception as error:
+            surface(error)
             raise BackendError(f"the backend {name} raised {type(error).__name__}: {error}",
                                do="fix the backend, or compile with another one") from error
         if not callable(made):

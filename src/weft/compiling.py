@@ -16,7 +16,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -28,14 +28,13 @@ _RECURSION: Final = 20_000
 _limits: list[int] = []
 """The program's own recursion limits, while a higher one is set."""
 
-_PATIENCE: Final = 0.1
-"""Seconds of waiting after which signals are looked at."""
-
 _FORK_PATIENCE: Final = 30.0
 """Seconds that a fork waits for another thread's compilation at most."""
 
 _lock = threading.RLock()
 
+
+_to_stop: list[Callable[[], None]] = []
 
 _held_for_fork: list[bool] = []
 
@@ -65,13 +64,24 @@ def compiling() -> Iterator[None]:
     """Hold the lock; what another thread has just compiled is visible inside."""
     with interrupts.held():
         lock = _lock
-        while not lock.acquire(timeout=_PATIENCE):
+        while not lock.acquire(timeout=interrupts.PATIENCE):
             interrupts.checkpoint()
         try:
             with _no_collection():
                 yield
+        except Exception:
+            raise
+        except BaseException:
+            for stop in _to_stop:
+                stop()
+            raise
         finally:
             lock.release()
+
+
+def when_interrupted(stop: Callable[[], None]) -> None:
+    """Call `stop` whenever a compilation is interrupted: it ends work in the background."""
+    _to_stop.append(stop)
 
 
 def recursion_limit() -> int:

@@ -61,7 +61,7 @@ from weft.diagnostics.failures import handle
 from weft.diagnostics.trace_files import traced
 from weft.dims import Declarations
 from weft.errors import BackendError, GraphBreakError, InternalError, RecompileError, UserError
-from weft.interrupts import checkpoint
+from weft.interrupts import surface
 from weft.runtime.restoring import restored_on_error
 from weft.shapes.policy import DynamicPolicy
 from weft.stances import current_stance
@@ -182,7 +182,6 @@ class FrameCompiler:
             events.record("skip", code=code, reason="nested too deeply to be captured")
             self._note_skip(code, always=False)
         except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
-            checkpoint()  # what failed may be a compiler process that was interrupted too
             self.on_error(error, during="capture", what=code.co_qualname)
             self._note_skip(code, always=False)
         return None
@@ -286,6 +285,7 @@ class FrameCompiler:
             except (UserError, GraphBreakError):
                 raise
             except Exception as error:  # if its cause is another, the second attempt raises it too
+                surface(error)
                 if not attempt.met_data:
                     raise
                 self.policy(code).breaks_on_data = True

@@ -22,6 +22,7 @@ import torch
 
 import weft.capture.numpy_operations  # noqa: F401  registers them
 from weft.capture.numpy_calls import numpy_function, operation, torch_dtype
+from weft.interrupts import surface
 
 _T = TypeVar("_T")
 
@@ -177,6 +178,7 @@ def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  whatever it is, the two are compared
+        surface(error)
         return error
 
 

@@ -27,6 +27,7 @@ from weft.diagnostics.failures import handle
 from weft.diagnostics.minimize import Part, minimize
 from weft.diagnostics.numerics import COARSE, Compiled, compare
 from weft.errors import BadValue, InternalError, NumericsError, SourceLine
+from weft.interrupts import surface
 
 Compile = Callable[[fx.GraphModule, list[Any]], Compiled]
 
@@ -60,6 +61,7 @@ def checked(
         with config.patch(fallback_random=True):
             compiled = compile()
     except Exception as error:
+        surface(error)
         if config.repro_after:
             given = inputs()
             _tell_failure(plain(given), given, error, again, backend)
@@ -162,7 +164,8 @@ def _problem(gm: fx.GraphModule, inputs: list[Any], compile: Compile) -> str:
     with config.patch(OFF, strict=True, fallback_random=True):
         try:
             compiled = compile(copy_of(gm), inputs)
-        except Exception:  # noqa: BLE001  another failure than the one that is looked for
+        except Exception as error:  # noqa: BLE001  another failure than the one looked for
+            surface(error)
             return ""
         return compare(gm, compiled, inputs)
 
@@ -172,6 +175,7 @@ def _error_type(gm: fx.GraphModule, inputs: list[Any], compile: Compile) -> type
         try:
             compile(copy_of(gm), inputs)
         except Exception as error:  # noqa: BLE001  this is what was asked
+            surface(error)
             return type(error)
     return None
 

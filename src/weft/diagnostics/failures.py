@@ -8,8 +8,9 @@ Place in the pipeline: called by stages that have an eager fallback (capture, th
         handle(error, during="lowering", what="model.forward", attachments={"graph.py": text})
         return run_eager
 
-`handle` raises what the user must see: mistakes of the call, `GraphBreakError`, and everything in
-strict mode. Otherwise it writes a report file and warns, once per kind of failure.
+`handle` raises what the user must see: mistakes of the call, `GraphBreakError`, exceptions of
+signal handlers and other threads, and everything in strict mode. Otherwise it writes a report file
+and warns, once per kind of failure.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from weft.errors import (
     SourceLine,
     UserError,
 )
+from weft.interrupts import surface
 from weft.version import __version__
 
 SURFACING: Final = (UserError, GraphBreakError, BackendError)
@@ -65,6 +67,7 @@ def handle(
     during: the stage. what: the user's function. stack: the user's lines, innermost last.
     attachments: name -> text, put into the report (graphs, generated code).
     """
+    surface(error)
     if isinstance(error, SURFACING):
         raise error
     if isinstance(error, MISSING):

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from weft._torch import pytree
+from weft.interrupts import surface
 
 Compiled = Callable[..., Any]
 """A compiled graph: takes its inputs, or one list of them if it has a true ``boxed``."""
@@ -51,17 +52,20 @@ def compare(
 
     try:
         wanted = results(gm)
-    except Exception:  # noqa: BLE001  the program's own error: there is nothing to compare with
+    except Exception as error:  # noqa: BLE001  the program's own: there is nothing to compare with
+        surface(error)
         return ""
     try:
         found = results(_taking_inputs(compiled))
     except Exception as error:  # noqa: BLE001  any error is a difference
+        surface(error)
         return f"it raises {type(error).__name__}: {error}"
     if not _difference(found, wanted, None, relative):
         return ""
     try:
         exact = results(_DoubleInterpreter(gm).run, torch.float64)
-    except Exception:  # noqa: BLE001  an operator without float64, dtypes that no longer fit
+    except Exception as error:  # noqa: BLE001  an operator without float64, dtypes that no longer fit
+        surface(error)
         exact = None
     return _difference(found, wanted, exact, relative)
 

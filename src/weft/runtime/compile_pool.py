@@ -14,15 +14,17 @@ not depend on which sources share a unit: each source's key names the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Final, final
 
+from weft.compiling import when_interrupted
 from weft.config import config
+from weft.interrupts import wait_for
 from weft.runtime.cpp_build import Toolchain, toolchain
 from weft.runtime.disk_cache import DiskCache, root_directory
 
@@ -32,7 +34,17 @@ FEWEST: Final = 2
 MOST: Final = 16
 """Sources in one translation unit, where there are that many."""
 
-_running: Final[dict[str, Future[dict[str, Path]]]] = {}
+
+@final
+@dataclass(frozen=True)
+class _Unit:
+    """Sources that are compiled together: their files, once they exist, and whether to stop."""
+
+    files: Future[dict[str, Path]]
+    cancelled: Event
+
+
+_running: Final[dict[str, _Unit]] = {}
 _lock: Final = Lock()
 
 
@@ -42,7 +54,7 @@ class Compiling:
     """A source that was passed to the compiler."""
 
     key: str
-    _unit: Future[dict[str, Path]]
+    _unit: _Unit
 
     @property
     def symbol(self) -> str:
@@ -51,7 +63,11 @@ class Compiling:
 
     def file(self) -> Path:
         """The shared object with that function, once it exists; raises CompilationFailed."""
-        return self._unit.result()[self.key]
+        try:
+            return wait_for(self._unit.files)[self.key]
+        except BaseException:
+            self._unit.cancelled.set()  # in the case that the waiting was interrupted
+            raise
 
 
 @cache
@@ -69,17 +85,30 @@ def submit(sources: Sequence[str]) -> list[Compiling]:
     with _lock:
         new = {key: text for text, key in keys.items() if not _is_known(place + key, key)}
         for unit in _units(new, jobs):
-            future = _pool(jobs, os.getpid()).submit(_build, tools, unit, DiskCache("cpp"))
-            _running.update((place + key, future) for key in unit)
+            stop = Event()
+            files = _pool(jobs, os.getpid()).submit(
+                _build, tools, unit, DiskCache("cpp"), stop.is_set)
+            _running.update((place + key, _Unit(files, stop)) for key in unit)
         return [Compiling(keys[source], _running[place + keys[source]]) for source in sources]
 
 
 def _is_known(place: str, key: str) -> bool:
     """Whether the source is being compiled, or its object is in the cache."""
-    future = _running.get(place)
-    if future is None or not future.done():
-        return future is not None
-    return future.exception() is None and future.result()[key].exists()
+    unit = _running.get(place)
+    if unit is None or unit.cancelled.is_set():
+        return False
+    files = unit.files
+    return not files.done() or (files.exception() is None and files.result()[key].exists())
+
+
+def _cancel_all() -> None:
+    """End the compilers that run: what they compile is compiled again when it is needed."""
+    for unit in list(_running.values()):
+        if not unit.files.done():
+            unit.cancelled.set()
+
+
+when_interrupted(_cancel_all)
 
 
 def _units(sources: Mapping[str, str], jobs: int) -> list[dict[str, str]]:
@@ -96,16 +125,19 @@ def _units(sources: Mapping[str, str], jobs: int) -> list[dict[str, str]]:
     return units
 
 
-def _build(tools: Toolchain, sources: Mapping[str, str], disk: DiskCache) -> dict[str, Path]:
+def _build(
+    tools: Toolchain, sources: Mapping[str, str], disk: DiskCache, is_cancelled: Callable[[], bool]
+) -> dict[str, Path]:
     """The sources' objects from the cache; missing ones are compiled together, under the unit's
     lock, so that processes do not race."""
     found = {key: disk.path(key) for key in sources}
     if None in found.values():
-        with disk.lock(min(sources)):
+        with disk.lock(min(sources), is_cancelled):
             found |= {k: disk.appeared(k) for k, file in found.items() if file is None}
             missing = {k: sources[k] for k, file in found.items() if file is None}
             if missing:
-                found |= disk.put_all(missing, tools.compile(_translation_unit(missing)))
+                found |= disk.put_all(
+                    missing, tools.compile(_translation_unit(missing), is_cancelled))
     return {key: file for key, file in found.items() if file is not None}
 
 

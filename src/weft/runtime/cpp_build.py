@@ -12,14 +12,17 @@ threads; those of SLEEF are torch's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +30,7 @@ from typing import Final, final
 
 from weft.config import config
 from weft.errors import BadValue, CompilationFailed, CompilerNotFound
+from weft.interrupts import PATIENCE, checkpoint
 
 INCLUDE_DIRECTORY: Final = Path(__file__).parents[1] / "codegen" / "cpp" / "include"
 _LAYOUT: Final = "functions named by key"
@@ -117,12 +121,12 @@ class Toolchain:
         parts = (_LAYOUT, source, _headers_digest(), self.version, self.command, _machine_digest())
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
-    def compile(self, source: str) -> bytes:
+    def compile(self, source: str, is_cancelled: Callable[[], bool] = bool) -> bytes:
         """The shared object of `source`; raises CompilationFailed with the compiler's message."""
         with tempfile.TemporaryDirectory(prefix="weft-cpp-") as directory:
             output = Path(directory, "kernel.so")
             command = [*self.command, "-x", "c++", "-", "-o", str(output), *self.libraries(source)]
-            done = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
+            done = _run(command, source.encode(), is_cancelled)
             if done.returncode or not output.exists():
                 message = done.stderr.decode(errors="replace")[:4000]
                 raise CompilationFailed(f"{self.compiler} refused a kernel:\n{message}")
@@ -184,7 +188,7 @@ def _stand_in(compiler: str) -> str:
     _stand_ins.append(folder)
     command = [*shlex.split(compiler), "-shared", "-fPIC", "-nostdlib", "-x", "c", os.devnull,
                f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(Path(folder.name, _TORCH_LIBRARY))]
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = _run(command)
     if done.returncode:
         message = done.stderr.decode(errors="replace")[:4000]
         raise CompilationFailed(f"{compiler} made no library:\n{message}")
@@ -192,8 +196,39 @@ def _stand_in(compiler: str) -> str:
 
 
 def _version(compiler: list[str]) -> str:
-    done = subprocess.run([*compiler, "--version"], capture_output=True, check=False, text=True)
-    return done.stdout.partition("\n")[0]
+    return _run([*compiler, "--version"]).stdout.decode(errors="replace").partition("\n")[0]
+
+
+class Cancelled(Exception):
+    """The compiler was ended, because nobody waits for it any more."""
+
+
+def _run(
+    command: Sequence[str], text: bytes = b"", is_cancelled: Callable[[], bool] = bool
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a compiler. A signal whose handler raises ends it, and so does `is_cancelled`.
+
+    Its process group is its own: Ctrl-C is meant for the program, whose handler may go on, and the
+    compiler's own children end with it.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe,
+                          process_group=0) as process:
+        given: bytes | None = text
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(given, PATIENCE)
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    given = None  # the process has it
+                    checkpoint()
+                    if is_cancelled():
+                        raise Cancelled from None
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def is_available() -> bool:

@@ -24,7 +24,7 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -118,7 +118,7 @@ class DiskCache:
         return None if self._verify(key) is None else self._file(key)
 
     @contextmanager
-    def lock(self, key: str) -> Iterator[None]:
+    def lock(self, key: str, is_cancelled: Callable[[], bool] = bool) -> Iterator[None]:
         """Held while the content of `key` is made: another process waits, then finds it."""
         directory = self.directory / "locks"
         directory.mkdir(parents=True, exist_ok=True)

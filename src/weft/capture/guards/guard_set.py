@@ -20,9 +20,11 @@ from typing import Any, final
 import torch
 from torch.autograd import forward_ad
 
+from weft import _frame
 from weft.capture.source import Reference, Source, SourceTree, describe, is_library
 from weft.capture.state import readable_modes
 from weft.errors import SourceLine
+from weft.interrupts import is_from_outside
 
 
 @final
@@ -312,3 +314,6 @@ def tensor_guard(value: torch.Tensor) -> tuple[Any, ...]:
         value.layout, value.requires_grad, tuple(value.size()),
         tuple(value.stride()) if strided else None,
     )
+
+
+_frame.pass_on_exceptions(is_from_outside)

@@ -21,6 +21,7 @@ from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.registry import wraps
+from weft.interrupts import surface
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -121,6 +122,7 @@ def _stand_in(make: Callable[[Any, Any], Any], markers: list[Any], context: Any)
     try:
         return make(markers, context)
     except Exception as error:  # the program's function fails on markers: break the graph
+        surface(error)
         raise graph_break("unknown-operation", "pytree of a class that looks at leaves") from error
 
 

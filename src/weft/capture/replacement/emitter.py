@@ -48,6 +48,7 @@ from weft.capture.values.numbers.symbolic_numbers import condition_of_inputs
 from weft.capture.values.objects.locks import let_go, take, taken_locks
 from weft.capture.values.tensors.random_generators import draw_lines
 from weft.errors import NumericsError
+from weft.interrupts import surface
 from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
@@ -329,7 +330,8 @@ class Emitter:
             if kept is not None:
                 lines.insert(0, f"random = {self.constant(kept)}()")
                 undo.append("random.restore()")
-            lines += _handler("Exception as error", [*undo, f"raise {signal}(error, {report})"])
+            lines += _handler("Exception as error", [
+                f"{self.constant(surface)}(error)", *undo, f"raise {signal}(error, {report})"])
         return lines
 
 

@@ -20,6 +20,7 @@ from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.declared import Declared
 from weft.capture.values.registry import wraps
+from weft.interrupts import surface
 from weft.shapes.symnode import UndecidedValue
 
 if TYPE_CHECKING:
@@ -240,6 +241,7 @@ def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
     except UndecidedValue as error:
         raise graph_break("data-dependent-value", str(error)) from error
     except Exception as error:  # noqa: BLE001  the program gets it
+        surface(error)
         raised = tx.error(type(error), *filter(_is_plain, error.args))
         for name, obj in getattr(error, "__dict__", {}).items():
             if not _is_plain(obj):

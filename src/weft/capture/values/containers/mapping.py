@@ -25,6 +25,7 @@ from weft.capture.values.containers.user_keys import UserKey, is_compared_by_cod
 from weft.capture.values.lifetimes import check_kept
 from weft.capture.values.methods import ContainerMethods, MethodTable
 from weft.capture.values.registry import wraps
+from weft.interrupts import surface
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -99,6 +100,7 @@ class DictValue(ContainerMethods):
             found = self.original.get(key, MISSING) if type(self.original) is dict else _get(
                 self.original, key)
         except Exception as error:  # of the program's own `__eq__`: it will raise there
+            surface(error)
             raise graph_break("unknown-value", f"keys whose comparison raises {error!r}") from error
         if found is MISSING:
             self._guard_missing(tx, key)

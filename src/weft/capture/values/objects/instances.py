@@ -54,6 +54,7 @@ from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.builtins import method_of_subclass, operator_of_base
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
+from weft.interrupts import surface
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -211,7 +212,8 @@ class ObjectValue(SymbolicValue):
             return False
         try:
             getter(self.original, name)
-        except Exception:  # noqa: BLE001  the usual access raises it for itself
+        except Exception as error:  # noqa: BLE001  the usual access raises it for itself
+            surface(error)
             return False
         return True
 
@@ -266,6 +268,7 @@ class ObjectValue(SymbolicValue):
                 tx.guards.add(self.source, "no_attr", name)
                 raise tx.error(AttributeError, *error.args) from None
             except Exception as error:  # the error is raised again when the program reads it
+                surface(error)
                 raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}") from error
             found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
         elif self.source is not None:

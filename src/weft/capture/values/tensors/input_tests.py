@@ -23,6 +23,7 @@ from weft.capture.source import Source
 from weft.capture.values.tensors.known_data import can_run, inputs_of, run_steps, steps_of
 from weft.config import config
 from weft.errors import SourceLine
+from weft.interrupts import surface
 from weft.shapes.contents import LARGEST
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class InputTest:
             given = [_copy(v) for v in values] if self.writes else values
             try:
                 return bool(self.ask.forward(*given)) is self.answer
-            except Exception:  # noqa: BLE001  of the program: it comes again where the program runs
+            except Exception as error:  # noqa: BLE001  of the program: it comes again there
+                surface(error)
                 return False
 
 
@@ -78,7 +80,8 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
         return None
     try:
         answer = bool(run_steps(tx, steps)[node])
-    except Exception:  # noqa: BLE001  of the program: it comes again where the program runs
+    except Exception as error:  # noqa: BLE001  of the program: it comes again there
+        surface(error)
         return None
     writes = any(step.meta.get("effect") for step in steps)
     sources = tuple(given.source for given in inputs)

@@ -22,6 +22,7 @@ from torch import fx
 from weft._torch import is_functorch_wrapped_tensor, no_modes
 from weft.capture.breaks import GraphBreak
 from weft.capture.graph import GraphInput, draws, storages
+from weft.interrupts import surface
 from weft.shapes.contents import may_be_known
 from weft.shapes.symnode import UndecidedValue
 from weft.shapes.unbacked import names_of
@@ -46,7 +47,8 @@ def known(tx: Interpreter, node: fx.Node) -> Any:
         return None
     try:
         return run_steps(tx, steps)[node]
-    except Exception:  # noqa: BLE001  of the program: it comes again where the program runs
+    except Exception as error:  # noqa: BLE001  of the program: it comes again there
+        surface(error)
         return None
 
 

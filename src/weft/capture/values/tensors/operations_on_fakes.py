@@ -27,6 +27,7 @@ from weft._torch import (
 )
 from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.values.tensors.ragged_sizes import is_ragged
+from weft.interrupts import surface
 from weft.shapes.algebra.relation import eq
 from weft.shapes.fakes.float_trials import run_carrying
 from weft.shapes.symnode import UndecidedValue, expr_of
@@ -88,6 +89,7 @@ def run_on_fakes(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise graph_break("data-dependent-shape", f"{name_of(target)}: {error}") from error
     except Exception as error:
+        surface(error)
         if "function that returns multiple views" in str(error):
             raise SkipFrame("an error that depends on how a view was made") from error
         text, *_ = str(error).partition("\nException raised from")  # what follows is C++'s stack
