@@ -16,6 +16,7 @@ generated, so they are part of the disk cache's key (`config.cache_key()`).
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -172,17 +173,17 @@ class Config:
         return tuple((name, getattr(self, name)) for name in _CACHE_KEY_NAMES)
 
     def cache_path(self) -> Path:
-        """Directory of the disk cache (not created here)."""
+        """Directory of the disk cache (not created here); raises OSError without a home."""
         if self.cache_dir:
-            return Path(self.cache_dir).expanduser()
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return Path(base).expanduser() / "weft"
+            return _absolute(self.cache_dir)
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        if not os.path.isabs(base):  # the XDG specification: such a path is ignored
+            base = "~/.cache"
+        return _absolute(base) / "weft"
 
-    def report_path(self) -> Path:
-        """Directory of failure reports (not created here)."""
-        if self.report_dir:
-            return Path(self.report_dir).expanduser()
-        return self.cache_path() / "reports"
+    def report_path(self) -> Path | None:
+        """Directory of failure reports that the settings name; None: in the cache folder."""
+        return _absolute(self.report_dir) if self.report_dir else None
 
     @property
     def raise_internal_errors(self) -> bool:
@@ -200,6 +201,14 @@ class Config:
             key = " (in the cache key)" if knob.cache_key else ""
             lines.append(f"  {name} = {getattr(self, name)!r}: {knob.doc}{key} [{knob.env}]")
         return "\n".join(lines)
+
+
+def _absolute(name: str) -> Path:
+    """The folder of that name, with the home directory for ``~``."""
+    expanded = os.path.expanduser(name)
+    if expanded.startswith("~") or (name.startswith("~") and not os.path.isabs(expanded)):
+        raise FileNotFoundError(errno.ENOENT, "there is no home directory", name)
+    return Path(os.path.abspath(expanded))
 
 
 @final

@@ -11,10 +11,13 @@ Each message says what happened, where in the user's code (when there is a place
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import final
+from pathlib import Path
+from typing import Final, final
 
 
 @final
@@ -231,6 +234,10 @@ class FallbackWarning(WeftWarning):
     """weft could not compile something and runs it eagerly."""
 
 
+class CacheWarning(WeftWarning):
+    """The folder of compiled kernels cannot be used, or holds something of another user."""
+
+
 class UntestedTorchWarning(WeftWarning):
     """PyTorch is newer than the versions that weft is tested with."""
 
@@ -241,3 +248,21 @@ class RecompileLimitWarning(WeftWarning):
 
 class CompilerMissingWarning(FallbackWarning):
     """The code generator has no C++ compiler, or no Triton."""
+
+
+_OURS: Final = (str(Path(__file__).parent), "<weft ")
+"""How the file names of weft's own frames begin, replacements included."""
+
+
+def warn(category: type[Warning], message: str) -> None:
+    """Warn, at the user's line."""
+    warnings.warn(message, category, stacklevel=users_level())
+
+
+def users_level() -> int:
+    """The `stacklevel` with which the caller's warning names the user's line instead of one of
+    weft's."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from weft.codegen.cpp import compile_kernels
 from weft.codegen.ir.loop_ir import Kernel
 from weft.config import config
 from weft.errors import CompilationFailed, CompilerNotFound
+from weft.folders import process_folder
 from weft.runtime import compile_pool, cpp_build
 
 
@@ -85,17 +87,19 @@ def test_the_first_compiles_of_a_process_at_once_find_torchs_library(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each thread made a folder for the linker, and one was removed while the linker ran."""
-    started, make = Barrier(2), cpp_build.tempfile.TemporaryDirectory
+    started, make = Barrier(2), cpp_build.tempfile.mkdtemp
 
-    def folder(**options: object) -> object:
+    def folder(**options: Any) -> str:
         made = make(**options)
         started.wait(60)  # both threads have found nothing in the cache
         return made
 
-    monkeypatch.setattr(cpp_build.tempfile, "TemporaryDirectory", folder)
+    place = process_folder()
+    monkeypatch.setattr(cpp_build.tempfile, "mkdtemp", folder)
     cpp_build._stand_in.cache_clear()
     with ThreadPoolExecutor(2) as threads:
-        folders = list(threads.map(cpp_build._stand_in, [cpp_build.toolchain().compiler] * 2))
+        folders = list(threads.map(
+            cpp_build._stand_in, [cpp_build.toolchain().compiler] * 2, [place] * 2))
     assert all(Path(name, "libtorch_cpu.so").exists() for name in folders)
 
 

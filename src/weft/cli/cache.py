@@ -8,7 +8,9 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
+from weft import folders
 from weft.config import config
+from weft.diagnostics import failures, trace_files
 from weft.runtime import disk_cache
 
 app = typer.Typer(no_args_is_help=True)
@@ -20,13 +22,17 @@ def info() -> None:
     files = disk_cache.files()
     size = sum(f.stat().st_size for f in files)
     Console(soft_wrap=True, highlight=False).print(
-        f"{config.cache_path()}: {len(files)} files, {size / 2**20:.1f} MiB "
+        f"{folders.cache_root()}: {len(files)} files, {size / 2**20:.1f} MiB "
         f"(at most {config.cache_size_mb} MiB: WEFT_CACHE_SIZE_MB)")
 
 
 @app.command("clear")
 def clear() -> None:
-    """Remove every compiled kernel."""
+    """Remove every compiled kernel, report and trace, and what killed processes left behind."""
     removed = disk_cache.clear()
+    reports = failures.clear_reports()
+    written = trace_files.traces()
+    folders.keep_newest(written, 0, 0)
     Console(soft_wrap=True, highlight=False).print(
-        f"removed {removed} files from {config.cache_path()}")
+        f"removed {removed} files, {reports} reports and {len(written)} traces from "
+        f"{folders.cache_root()}")

@@ -24,6 +24,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from weft import folders
 from weft.config import config
 from weft.torch_version import IS_TESTED, TESTED
 from weft.version import __version__
@@ -129,14 +130,13 @@ def _triton() -> Finding:
 
 
 def _cache() -> Finding:
-    path = config.cache_path()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path = folders.private_folder(config.cache_path())
         with tempfile.NamedTemporaryFile(dir=path):
             pass
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return Finding("broken", f"the disk cache cannot be written: {error}",
-                       "name a writable directory with WEFT_CACHE_DIR")
+                       "name a directory that only you can write with WEFT_CACHE_DIR")
     return Finding("ok", f"disk cache {path}")
 
 

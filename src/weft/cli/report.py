@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weft.config import config
 from weft.diagnostics import failures
 
 
@@ -20,9 +19,8 @@ def run(console: Console, name: str | None, *, clear: bool) -> bool:
     """List the reports, print the one named (or "last"), or remove all; whether it was there."""
     found = failures.reports()
     if clear:
-        for report in found:
-            report.unlink()
-        console.print(f"removed {len(found)} reports from {config.report_path()}")
+        failures.clear_reports()
+        console.print(f"removed {len(found)} reports from {failures.report_place()}")
         return True
     if name is None:
         _list(console, found)
@@ -32,13 +30,13 @@ def run(console: Console, name: str | None, *, clear: bool) -> bool:
 
 def _list(console: Console, found: list[Path]) -> None:
     if not found:
-        console.print(f"no reports in {config.report_path()}: nothing has failed")
+        console.print(f"no reports in {failures.report_place()}: nothing has failed")
         return
     table = Table("name", "what failed", box=None)
     for report in found:
         table.add_row(Text(report.stem), Text(failures.subject(report)))
     console.print(table)
-    console.print(Text(f"in {config.report_path()}; `weft report last` prints the latest"))
+    console.print(Text(f"in {failures.report_place()}; `weft report last` prints the latest"))
 
 
 def _print(console: Console, found: list[Path], name: str) -> bool:

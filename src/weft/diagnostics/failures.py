@@ -20,13 +20,13 @@ import platform
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import torch
 
+from weft import folders
 from weft.config import config
 from weft.diagnostics import events
 from weft.errors import (
@@ -38,6 +38,7 @@ from weft.errors import (
     MissingDependency,
     SourceLine,
     UserError,
+    warn,
 )
 from weft.interrupts import surface
 from weft.version import __version__
@@ -48,13 +49,13 @@ SURFACING: Final = (UserError, GraphBreakError, BackendError)
 MISSING: Final = (CompilerNotFound, MissingDependency)
 """A missing package: one message, no report."""
 
-_OURS: Final = (str(Path(__file__).parents[1]), "<weft ")
-"""How the file names of weft's own frames begin, replacements included."""
-
 _EVENTS_SHOWN: Final = 50
 
 _REPORT_NAMES: Final = "[0-9]*-[0-9]*-*-*.txt"
 """Date, time, stage and digest: see `write_report`."""
+_REPRO_NAMES: Final = "repro-[0-9]*-[0-9]*-*.*"
+_REPORTS_KEPT: Final = 100
+_DAYS_KEPT: Final = 60.0
 _warned: set[tuple[object, ...]] = set()
 
 
@@ -98,19 +99,10 @@ def _signature(error: Exception, during: str) -> tuple[object, ...]:
     return (during, type(error), *((f.filename, f.lineno) for f in last))
 
 
-def users_level() -> int:
-    """The `stacklevel` with which the caller's warning names the user's line instead of one of
-    weft's."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
 def _warn(category: type[Warning], message: str, signature: tuple[object, ...]) -> None:
     if signature not in _warned:
         _warned.add(signature)
-        warnings.warn(message, category, stacklevel=users_level())
+        warn(category, message)
 
 
 def forget_warnings() -> None:
@@ -123,21 +115,47 @@ def write_report(
     attachments: Mapping[str, str] | None = None,
 ) -> str | None:
     """Write the report of a failure; returns its path, or None if the directory is not writable."""
-    text = _report_text(error, during, what, stack, attachments or {})
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    folder = config.report_path()
-    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{during.replace(' ', '-')}-{digest}.txt"
+    text = _report_text(error, during, what, stack, attachments or {}).encode(errors="replace")
+    digest = hashlib.sha256(text).hexdigest()[:8]
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{during.replace(' ', '-')}-{digest}.txt"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError:
+        path = report_folder() / name
+        path.write_bytes(text)
+    except (OSError, ValueError):
         return None
     return str(path)
 
 
+def report_place() -> Path:
+    """The folder of reports; raises OSError."""
+    return config.report_path() or folders.cache_root() / folders.REPORTS
+
+
+def report_folder() -> Path:
+    """The folder of reports, made, with room for one more; raises OSError."""
+    folder = report_place()
+    if config.report_dir:
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folders.private_folder(folder)
+    folders.keep_newest(_files_of_reports(folder), _REPORTS_KEPT - 1, _DAYS_KEPT)
+    return folder
+
+
+def _files_of_reports(folder: Path) -> list[Path]:
+    return [file for names in (_REPORT_NAMES, _REPRO_NAMES) for file in folder.glob(names)]
+
+
 def reports() -> list[Path]:
     """The reports written so far, oldest first."""
-    return sorted(config.report_path().glob(_REPORT_NAMES))
+    return sorted(report_place().glob(_REPORT_NAMES))
+
+
+def clear_reports() -> int:
+    """Remove the reports, and the programs written with them; returns how many files."""
+    files = _files_of_reports(report_place())
+    folders.keep_newest(files, 0, 0)
+    return len(files)
 
 
 def subject(report: Path) -> str:

@@ -1,6 +1,6 @@
 """A program that reproduces a failure: the graph as Python, with its inputs in a second file.
 
-Place in the pipeline: written by `checks.py` into `config.report_path()`::
+Place in the pipeline: written by `checks.py` into `failures.report_folder()`::
 
     repro-20261123-101500-3f2a91c0.py     # run it: it ends with an error while the defect is there
     repro-20261123-101500-3f2a91c0.pt     # the inputs (torch.save)
@@ -20,8 +20,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from weft.config import config
-from weft.diagnostics.failures import environment_text
+from weft.diagnostics.failures import environment_text, report_folder
 
 _PROGRAM: Final = '''\
 """{problem}
@@ -58,12 +57,12 @@ def write(gm: fx.GraphModule, inputs: Sequence[Any], problem: str, backend: str)
     """Write the program; returns its path, or None if the directory is not writable."""
     source = program(gm, problem, backend)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
-    path = config.report_path() / f"repro-{time.strftime('%Y%m%d-%H%M%S')}-{digest}.py"
+    name = f"repro-{time.strftime('%Y%m%d-%H%M%S')}-{digest}.py"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = report_folder() / name
         torch.save(list(inputs), path.with_suffix(".pt"))
         path.write_text(source)
-    except OSError:
+    except (OSError, ValueError):
         return None
     return path
 

@@ -10,6 +10,7 @@ A process has one folder; the files are numbered in the order in which things ha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from weft import folders
 from weft.config import config
 from weft.diagnostics import events
 from weft.diagnostics.artifacts import ARTIFACTS, Format
@@ -51,12 +53,29 @@ def _write(event: Event) -> None:
     form = _FORMS.get(event.kind)
     if form is None:
         return
+    with contextlib.suppress(OSError):  # a full disk
+        folder = _folder()
+        number = sum(1 for _ in folder.iterdir()) + 1
+        text = form(event.fields) + "\n"
+        (folder / f"{number:03}_{event.kind}.txt").write_bytes(text.encode(errors="replace"))
+
+
+def _folder() -> Path:
     folder = directory()
-    folder.mkdir(parents=True, exist_ok=True)
-    number = sum(1 for _ in folder.iterdir()) + 1
-    (folder / f"{number:03}_{event.kind}.txt").write_text(form(event.fields) + "\n")
+    if not folder.exists():
+        folders.keep_newest(traces(), _TRACES_KEPT - 1, _DAYS_KEPT)
+    return folders.private_folder(folders.private_folder(folder.parent) / folder.name)
 
 
 def directory() -> Path:
     """The folder that this process writes to."""
-    return config.cache_path() / "trace" / f"{_STARTED}-{os.getpid()}"
+    return folders.cache_root() / "trace" / f"{_STARTED}-{os.getpid()}"
+
+
+def traces() -> list[Path]:
+    """The folders that processes have written, in no order."""
+    return [*(folders.cache_root() / "trace").glob("[0-9]*-[0-9]*-[0-9]*")]
+
+
+_TRACES_KEPT: Final = 50
+_DAYS_KEPT: Final = 60.0

@@ -4,7 +4,7 @@ Place in the pipeline: below `codegen`. By role:
 
 - CPU kernels: `cpp_build` (the compiler), `compile_pool` (in parallel), `launcher`;
 - GPU kernels: `triton_build`, `triton_pool`, `triton_worker`, `cuda_kernel`, `cuda_graphs`;
-- `disk_cache`; `generated_code`, which loads Python source;
+- `disk_cache`, `file_locks`; `generated_code`, which loads Python source;
 - what call sequences call: `tensor_calls`, `strided_views`, `writes`, `data_checks`, `attention`,
   `aligned_matmul`, `cudnn_rnn`;
 - `restoring`: graphs that change nothing if they raise;

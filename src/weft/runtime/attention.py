@@ -62,9 +62,7 @@ class Attention:
 
     def _load(self) -> Kernel:
         self._kernel = kernel_of(
-            self._object.file(), self._object.symbol, buffers=_BUFFERS, sizes=_SIZES,
-            name=self.__name__,
-        )
+            self._object, buffers=_BUFFERS, sizes=_SIZES, name=self.__name__)
         return self._kernel
 
 

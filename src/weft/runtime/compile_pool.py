@@ -13,6 +13,7 @@ not depend on which sources share a unit: each source's key names the file.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,9 +25,10 @@ from typing import Final, final
 
 from weft.compiling import when_interrupted
 from weft.config import config
+from weft.folders import note_problem, tell_problems
 from weft.interrupts import wait_for
-from weft.runtime.cpp_build import Toolchain, toolchain
-from weft.runtime.disk_cache import DiskCache, root_directory
+from weft.runtime.cpp_build import Toolchain, is_loadable, load, toolchain
+from weft.runtime.disk_cache import DiskCache
 
 ENTRY: Final = "weft_kernel"
 """The name of the exported function in a source; in the object it is `Compiling.symbol`."""
@@ -54,6 +56,7 @@ class Compiling:
     """A source that was passed to the compiler."""
 
     key: str
+    _source: str
     _unit: _Unit
 
     @property
@@ -68,6 +71,43 @@ class Compiling:
         except BaseException:
             self._unit.cancelled.set()  # in the case that the waiting was interrupted
             raise
+        finally:
+            tell_problems()
+
+    def library(self) -> ctypes.CDLL:
+        """The loaded object, which has that function.
+
+        What does not load is removed and compiled again; if that does not help (another process
+        clears the cache, a folder from which nothing is executed), in this process's own folder.
+        """
+        try:
+            return self._loaded(self.file())
+        except _LOAD_ERRORS:
+            disk = _disk()
+        disk.forget(self.key)
+        try:
+            return self._loaded(self._again(disk))
+        except _LOAD_ERRORS as error:
+            note_problem("a kernel of the cache folder does not load", error)
+            tell_problems()
+            return self._loaded(self._again(disk.of_process()))
+
+    def _again(self, disk: DiskCache) -> str:
+        """The name of a new file; not that of the old one, which the loader would remember."""
+        file = _build(toolchain(), {self.key: self._source}, disk, bool)[self.key]
+        return f"{file.parent}/./{file.name}"
+
+    def _loaded(self, file: str | Path) -> ctypes.CDLL:
+        library = load(file)
+        getattr(library, self.symbol)  # or it is not what was compiled
+        return library
+
+
+_LOAD_ERRORS: Final = (OSError, AttributeError)
+
+
+def _disk() -> DiskCache:
+    return DiskCache("cpp", is_loadable)
 
 
 @cache
@@ -79,7 +119,8 @@ def _pool(jobs: int, process: int) -> ThreadPoolExecutor:
 
 def submit(sources: Sequence[str]) -> list[Compiling]:
     """Start compiling the `sources` that are not yet compiled; raises CompilerNotFound."""
-    tools, place = toolchain(), f"{os.getpid()}:{root_directory()}/"
+    tools, disk = toolchain(), _disk()
+    place = f"{os.getpid()}:{disk.directory}/"
     keys = {source: tools.key(source) for source in sources}
     jobs = config.compile_jobs or os.cpu_count() or 1
     with _lock:
@@ -87,9 +128,10 @@ def submit(sources: Sequence[str]) -> list[Compiling]:
         for unit in _units(new, jobs):
             stop = Event()
             files = _pool(jobs, os.getpid()).submit(
-                _build, tools, unit, DiskCache("cpp"), stop.is_set)
+                _build, tools, unit, disk, stop.is_set)
             _running.update((place + key, _Unit(files, stop)) for key in unit)
-        return [Compiling(keys[source], _running[place + keys[source]]) for source in sources]
+        return [Compiling(keys[source], source, _running[place + keys[source]])
+                for source in sources]
 
 
 def _is_known(place: str, key: str) -> bool:

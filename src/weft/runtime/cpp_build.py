@@ -20,7 +20,9 @@ import platform
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from typing import Final, final
 
 from weft.config import config
 from weft.errors import BadValue, CompilationFailed, CompilerNotFound
+from weft.folders import process_folder
 from weft.interrupts import PATIENCE, checkpoint
 
 INCLUDE_DIRECTORY: Final = Path(__file__).parents[1] / "codegen" / "cpp" / "include"
@@ -108,8 +111,10 @@ class Toolchain:
         """Arguments for the linker: the libraries that the object of `source` needs when it is
         loaded."""
         sleef = _SLEEF_FLAG in self.command and any(h in source for h in _SLEEF_HEADERS)
-        found = [f"-L{_stand_in(self.compiler)}", f"-l:{_TORCH_LIBRARY}"] if sleef else []
-        return [*_LIBRARIES, "-Wl,--no-as-needed", *found] if found else [*_LIBRARIES]
+        if not sleef:
+            return [*_LIBRARIES]
+        place = _stand_in(self.compiler, process_folder())
+        return [*_LIBRARIES, "-Wl,--no-as-needed", f"-L{place}", f"-l:{_TORCH_LIBRARY}"]
 
     @property
     def vector_bytes(self) -> int:
@@ -123,14 +128,16 @@ class Toolchain:
 
     def compile(self, source: str, is_cancelled: Callable[[], bool] = bool) -> bytes:
         """The shared object of `source`; raises CompilationFailed with the compiler's message."""
-        with tempfile.TemporaryDirectory(prefix="weft-cpp-") as directory:
+        with tempfile.TemporaryDirectory(
+                prefix="cpp-", dir=process_folder(), ignore_cleanup_errors=True) as directory:
             output = Path(directory, "kernel.so")
             command = [*self.command, "-x", "c++", "-", "-o", str(output), *self.libraries(source)]
-            done = _run(command, source.encode(), is_cancelled)
-            if done.returncode or not output.exists():
-                message = done.stderr.decode(errors="replace")[:4000]
-                raise CompilationFailed(f"{self.compiler} refused a kernel:\n{message}")
-            return output.read_bytes()
+            done = _run(command, source.encode(), is_cancelled, temporary=directory)
+            content = output.read_bytes() if output.is_file() else b""
+        if done.returncode or not is_loadable(content):
+            message = done.stderr.decode(errors="replace")[:4000]
+            raise CompilationFailed(f"{self.compiler} refused a kernel:\n{message}")
+        return content
 
 
 @cache
@@ -176,23 +183,21 @@ def torch_has_sleef() -> bool:
     return all(hasattr(library, f"Sleef_{name}_u10") for name in ("expd8", "powf16", "atan2d4"))
 
 
-_stand_ins: Final[list[tempfile.TemporaryDirectory[str]]] = []
-"""The folders of stand-ins, until the process ends: threads that ask at once make one each."""
-
-
 @cache
-def _stand_in(compiler: str) -> str:
+def _stand_in(compiler: str, process: Path) -> str:
     """The folder of an empty library with the name of torch's: objects linked with it load torch's,
-    but the linker need not read half a gigabyte."""
-    folder = tempfile.TemporaryDirectory(prefix="weft-link-", ignore_cleanup_errors=True)
-    _stand_ins.append(folder)
+    but the linker need not read half a gigabyte.
+
+    process: where it is made, and lies as long as the process lives.
+    """
+    folder = tempfile.mkdtemp(prefix="link-", dir=process)  # threads that ask at once make one each
     command = [*shlex.split(compiler), "-shared", "-fPIC", "-nostdlib", "-x", "c", os.devnull,
-               f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(Path(folder.name, _TORCH_LIBRARY))]
+               f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(Path(folder, _TORCH_LIBRARY))]
     done = _run(command)
     if done.returncode:
         message = done.stderr.decode(errors="replace")[:4000]
         raise CompilationFailed(f"{compiler} made no library:\n{message}")
-    return folder.name
+    return folder
 
 
 def _version(compiler: list[str]) -> str:
@@ -204,15 +209,17 @@ class Cancelled(Exception):
 
 
 def _run(
-    command: Sequence[str], text: bytes = b"", is_cancelled: Callable[[], bool] = bool
+    command: Sequence[str], text: bytes = b"", is_cancelled: Callable[[], bool] = bool,
+    temporary: str = "",
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a compiler. A signal whose handler raises ends it, and so does `is_cancelled`.
 
     Its process group is its own: Ctrl-C is meant for the program, whose handler may go on, and the
-    compiler's own children end with it.
+    compiler's own children end with it. `temporary` is the folder of its own temporary files.
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe,
+    environment = {**os.environ, "TMPDIR": temporary} if temporary else None
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment,
                           process_group=0) as process:
         given: bytes | None = text
         try:
@@ -256,7 +263,40 @@ def _loaded_openmp() -> str | None:
     return None
 
 
-def load(path: Path) -> ctypes.CDLL:
+def is_loadable(content: bytes) -> bool:
+    """Whether the bytes are a whole shared object for this machine, which may be mapped.
+
+    The dynamic loader checks less: reading a page of a file that was cut ends the process.
+    """
+    if len(content) < _HEADER.size:
+        return False
+    mark, kind, machine, at, size, number = _HEADER.unpack_from(content)
+    if mark != _ELF_MARK or kind != _SHARED or machine != _elf_machine() or (
+            size != _SEGMENT.size or at + size * number > len(content)):
+        return False
+    segments = [_SEGMENT.unpack_from(content, at + size * i) for i in range(number)]
+    return any(kind == _LOADED for kind, *_ in segments) and all(
+        offset + length <= len(content) for _, offset, length in segments)
+
+
+_HEADER: Final = struct.Struct("=6s10xHH4x8xQ14xHH")
+"""Of ELF files of 64 bits: mark, type, machine, place of the program headers, their size and
+number."""
+_SEGMENT: Final = struct.Struct("=I4xQ16xQ16x")
+"""A program header: type, place and length in the file."""
+_ELF_MARK: Final = b"\x7fELF\x02" + (b"\x01" if sys.byteorder == "little" else b"\x02")
+_SHARED: Final = 3  # ET_DYN
+_LOADED: Final = 1  # PT_LOAD
+
+
+@cache
+def _elf_machine() -> int:
+    """The machine's number in the header of this process's program."""
+    with open("/proc/self/exe", "rb") as program:
+        return int(_HEADER.unpack(program.read(_HEADER.size))[2])
+
+
+def load(path: str | Path) -> ctypes.CDLL:
     """The shared object at `path`, loaded for the rest of the process's life."""
     _share_openmp()
     return ctypes.CDLL(str(path))

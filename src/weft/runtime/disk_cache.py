@@ -8,31 +8,34 @@ depends on.
     cache.get(key)     # the bytes, or None
     cache.path(key)    # the file itself (for dlopen), or None
 
-A file is its content followed by a checksum (which the dynamic loader ignores). It appears under
-its name by an atomic rename, so a reader sees all of it or nothing; a file whose checksum is wrong
-is deleted and counts as missing. When the cache outgrows `config.cache_size_mb` the files used
-longest ago go first.
+A file is its content followed by its keys and a checksum of both (which the dynamic loader
+ignores). It appears under its name by an atomic rename, so a reader sees all of it or nothing; what
+is damaged, swapped, no file, or of another user is removed and counts as missing. What cannot be
+written is kept in this process's own folder. When the cache outgrows `config.cache_size_mb` the
+files used longest ago go first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import random
 import re
+import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, final
 
+from weft import folders
 from weft.config import config
 from weft.diagnostics import events
+from weft.runtime.file_locks import Lock
 
+_KEY_SIZE: Final = 32
+_COUNT_SIZE: Final = 4
 _DIGEST_SIZE: Final = 32
 _TOUCH_INTERVAL: Final = 3600.0  # seconds between two updates of a file's time of use
 _TRIM_TO: Final = 0.8  # of the size limit
@@ -40,32 +43,26 @@ _PUTS_BETWEEN_TRIMS: Final = 64
 _DICE: Final = random.Random()
 """A generator of our own: the program's must stay in the state that eager would leave."""
 _KEY: Final = re.compile("[0-9a-f]{64}")
-
-
-@cache
-def _private_directory() -> Path:
-    """The directory for this process's files if `config.disk_cache` is off; removed at exit."""
-    holder = tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True)
-    _HOLDERS.append(holder)
-    return Path(holder.name)
-
-
-_HOLDERS: Final[list[tempfile.TemporaryDirectory[str]]] = []
-
-
-def root_directory() -> Path:
-    """The directory of all kinds of cached files."""
-    return config.cache_path() if config.disk_cache else _private_directory()
+_TEMPORARY: Final = ".tmp-"
+_STAMP: Final = ".trimmed"
+"""Its time says when the cache was trimmed."""
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""How files are opened: no links are followed, and no pipe is waited for."""
 
 
 @final
 class DiskCache:
     """The files of one kind ("cpp", "triton", …): a mapping from key (a SHA-256 in hex) to bytes.
+
+    is_valid: what content must satisfy beyond its checksum.
+    root: the folder of all kinds; that of the settings, if there is none.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, is_valid: Callable[[bytes], bool] | None = None,
+                 root: Path | None = None) -> None:
         self.kind = kind
-        self.directory = root_directory() / kind
+        self.is_valid = is_valid
+        self.directory = (root or folders.cache_root()) / kind
 
     def _file(self, key: str) -> Path:
         return self.directory / key[:2] / key
@@ -75,56 +72,77 @@ class DiskCache:
         return self._read(key)
 
     def path(self, key: str) -> Path | None:
-        """The file stored under `key` (content verified, checksum appended), or None."""
+        """The file stored under `key` (content verified), or None."""
         return None if self._read(key) is None else self._file(key)
 
     def put(self, key: str, content: bytes) -> Path:
         """Store `content`; the file is complete when its name appears."""
+        return self.put_all([key], content)[key]
+
+    def put_all(self, keys: Iterable[str], content: bytes) -> dict[str, Path]:
+        """Store the same `content` under each key: as one file, if the file system has links.
+
+        If it cannot be written there, it is stored in this process's own folder.
+        """
+        keys = list(keys)
+        data = _sealed(content, keys)
+        try:
+            return self._write(keys, data)
+        except OSError as error:
+            own = self.of_process()
+            if own.directory == self.directory:
+                raise
+            written = own._write(keys, data)
+            folders.note_problem("the cache folder cannot be written", error)
+            return written
+
+    def of_process(self) -> DiskCache:
+        """The files of this kind that only this process has."""
+        return DiskCache(self.kind, self.is_valid, folders.process_cache())
+
+    def _write(self, keys: list[str], data: bytes) -> dict[str, Path]:
+        folders.folder_inside(self.directory)
+        first, *others = keys
+        file = self._write_one(first, data)
+        self._trim_sometimes()
+        return {first: file, **{key: self._link(file, key, data) for key in others}}
+
+    def _write_one(self, key: str, data: bytes) -> Path:
         file = self._file(key)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".tmp-")
+        folder = folders.folder_inside(file.parent)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-                stream.write(hashlib.sha256(content).digest())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, file)
+                os.fchmod(handle, stat.S_IRUSR | stat.S_IWUSR)
+                stream.write(data)
+            _rename(temporary, file)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        self._trim_sometimes()
         return file
 
-    def put_all(self, keys: Iterable[str], content: bytes) -> dict[str, Path]:
-        """Store the same `content` under each key: as one file, if the file system has links."""
-        first, *others = keys
-        file = self.put(first, content)
-        return {first: file, **{key: self._link(file, key, content) for key in others}}
-
-    def _link(self, file: Path, key: str, content: bytes) -> Path:
+    def _link(self, file: Path, key: str, data: bytes) -> Path:
         name = self._file(key)
-        name.parent.mkdir(parents=True, exist_ok=True)
-        temporary = name.with_name(f".tmp-{os.getpid()}-{key}")
+        temporary = folders.folder_inside(name.parent) / f"{_TEMPORARY}{os.getpid()}-{key}"
         try:
             os.link(file, temporary)
         except OSError:
-            return self.put(key, content)
-        os.replace(temporary, name)
+            return self._write_one(key, data)
+        _rename(str(temporary), name)
         return name
 
     def appeared(self, key: str) -> Path | None:
         """`path` for a file that was missing a moment ago; not counted as another look-up."""
         return None if self._verify(key) is None else self._file(key)
 
-    @contextmanager
-    def lock(self, key: str, is_cancelled: Callable[[], bool] = bool) -> Iterator[None]:
+    def forget(self, key: str) -> None:
+        """Remove the file of `key`, if there is one."""
+        folders.remove(self._file(key))
+
+    def lock(self, key: str, is_cancelled: Callable[[], bool] = bool) -> Lock:
         """Held while the content of `key` is made: another process waits, then finds it."""
-        directory = self.directory / "locks"
-        directory.mkdir(parents=True, exist_ok=True)
-        with open(directory / key[:2], "w") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
+        return Lock(self.directory / "locks" / key[:2], is_cancelled)
 
     def _read(self, key: str) -> bytes | None:
         """The content, looked up and counted."""
@@ -134,22 +152,81 @@ class DiskCache:
 
     def _verify(self, key: str) -> bytes | None:
         file = self._file(key)
-        try:
-            data = file.read_bytes()
-        except OSError:
+        data = _data(file)
+        if data is None:
             return None
-        content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
-        if hashlib.sha256(content).digest() != digest:
-            with contextlib.suppress(OSError):
-                file.unlink()
+        content = _unsealed(data, key)
+        if content is None or (self.is_valid is not None and not self.is_valid(content)):
+            folders.remove(file)
             return None
         _touch(file)
         return content
 
     def _trim_sometimes(self) -> None:
-        """One put in many trims the cache: chosen at random, because processes are often short."""
-        if _DICE.randrange(_PUTS_BETWEEN_TRIMS) == 0:
+        """Trim the cache once an hour, and at one put in many: chosen at random, because processes
+        are often short."""
+        if _DICE.randrange(_PUTS_BETWEEN_TRIMS) == 0 or _is_time_to_trim(self.directory.parent):
             trim()
+
+
+def _is_time_to_trim(root: Path) -> bool:
+    stamp = root / _STAMP
+    with contextlib.suppress(OSError):
+        if not folders.is_stale(stamp.lstat()):
+            return False
+    with contextlib.suppress(OSError):
+        folders.remove(stamp)
+        stamp.touch()
+    return True
+
+
+def _sealed(content: bytes, keys: list[str]) -> bytes:
+    """The bytes of a file: the content, the keys, their number, and a checksum of all of it."""
+    named = b"".join(map(bytes.fromhex, keys)) + len(keys).to_bytes(_COUNT_SIZE, "little")
+    digest = hashlib.sha256(content)
+    digest.update(named)
+    return b"".join((content, named, digest.digest()))
+
+
+def _unsealed(data: bytes, key: str) -> bytes | None:
+    """The content, or None if the bytes are not those that were written under `key`."""
+    sealed, digest = memoryview(data)[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
+    if hashlib.sha256(sealed).digest() != digest:
+        return None
+    count = int.from_bytes(sealed[-_COUNT_SIZE:], "little")
+    named = sealed[len(sealed) - _COUNT_SIZE - count * _KEY_SIZE:-_COUNT_SIZE]
+    keys = {bytes(named[at:at + _KEY_SIZE]) for at in range(0, len(named), _KEY_SIZE)}
+    return bytes(sealed[:len(sealed) - _COUNT_SIZE - len(named)]) if bytes.fromhex(
+        key) in keys else None
+
+
+def _data(file: Path) -> bytes | None:
+    """The bytes of a file of ours; whatever else is there is removed."""
+    try:
+        handle = os.open(file, _OPEN)
+    except FileNotFoundError:
+        return None
+    except OSError:  # a link, a socket, a file without permissions
+        folders.remove(file)
+        return None
+    with open(handle, "rb") as stream:
+        status = os.fstat(handle)
+        problem = folders.distrust(status)
+        if not problem and stat.S_ISREG(status.st_mode):
+            with contextlib.suppress(OSError):
+                return stream.read()
+    folders.remove(file)
+    if problem:
+        folders.note_distrust(file, problem)
+    return None
+
+
+def _rename(temporary: str, file: Path) -> None:
+    try:
+        os.replace(temporary, file)
+    except IsADirectoryError:
+        folders.remove(file)
+        os.replace(temporary, file)
 
 
 def _touch(file: Path) -> None:
@@ -160,7 +237,7 @@ def _touch(file: Path) -> None:
 
 def files() -> list[Path]:
     """Every cached file of every kind, and nothing else in the directory."""
-    found = root_directory().glob("*/??/*")
+    found = folders.cache_root().glob("*/??/*")
     return [f for f in found if _KEY.fullmatch(f.name) and f.name[:2] == f.parent.name]
 
 
@@ -176,7 +253,9 @@ def _entries() -> list[tuple[float, int, Path]]:
 
 
 def trim() -> None:
-    """Delete the files used longest ago until the cache is well below its limit."""
+    """Delete the files used longest ago until the cache is well below its limit, and what killed
+    processes left behind."""
+    remove_left_behind()
     limit = config.cache_size_mb << 20
     entries = sorted(_entries())
     total = sum(size for _, size, _ in entries)
@@ -190,10 +269,30 @@ def trim() -> None:
             total -= size
 
 
+def remove_left_behind() -> int:
+    """Remove temporary files of killed processes, and their folders; returns how many."""
+    left = [*_temporary_files(only_stale=True), *folders.left_behind()]
+    for path in left:
+        folders.remove(path)
+    return len(left)
+
+
+def _temporary_files(*, only_stale: bool) -> list[Path]:
+    found = []
+    for file in folders.cache_root().glob(f"*/??/{_TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            if not only_stale or folders.is_stale(file.lstat()):
+                found.append(file)
+    return found
+
+
 def clear() -> int:
-    """Delete every cached file; returns how many."""
+    """Delete every cached file, and what belongs to them; returns how many files were cached."""
     entries = _entries()
     for _, _, file in entries:
         with contextlib.suppress(OSError):
             file.unlink()
+    for file in (*_temporary_files(only_stale=False), *folders.cache_root().glob("*/locks/??")):
+        folders.remove(file)
+    remove_left_behind()
     return len(entries)

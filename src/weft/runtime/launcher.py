@@ -3,7 +3,7 @@
 Place in the pipeline: after `compile_pool.py`; what generated call sequences call. The call itself
 is C (`weft._cpu.Kernel`): reading the arguments costs some 10 ns each.
 
-    kernel = kernel_of(shared_object_file, "weft_k0", buffers=2, sizes=1, name="add_relu")
+    kernel = kernel_of(submit([text])[0], buffers=2, sizes=1, name="add_relu")
     kernel(x, out, n)
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from weft import _cpu
-from weft.runtime import cpp_build
+from weft.runtime.compile_pool import Compiling
 
 
 @cache
@@ -41,15 +41,10 @@ def tensor_offset() -> int:
     raise RuntimeError("this torch keeps its tensors where weft does not find them")
 
 
-@cache
-def _library(path: Path) -> ctypes.CDLL:
-    return cpp_build.load(path)
-
-
-def kernel_of(path: Path, symbol: str, *, buffers: int, sizes: int, name: str) -> _cpu.Kernel:
-    """The function `symbol` of the shared object at `path` as a callable."""
+def kernel_of(source: Compiling, *, buffers: int, sizes: int, name: str) -> _cpu.Kernel:
+    """The function of a compiled source as a callable."""
     configure()
-    library = _library(path)
-    address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    library = source.library()
+    address = ctypes.cast(getattr(library, source.symbol), ctypes.c_void_p).value
     assert address is not None
     return _cpu.Kernel(address, buffers, sizes, name, library)

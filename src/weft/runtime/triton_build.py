@@ -22,6 +22,8 @@ from typing import Any, Final, final
 
 from weft.diagnostics import events
 from weft.errors import MissingDependency
+from weft.folders import process_folder
+from weft.interrupts import wait_for
 from weft.runtime.disk_cache import DiskCache
 from weft.runtime.triton_pool import ServerGone, pool
 from weft.runtime.triton_worker import compile_text
@@ -134,7 +136,7 @@ def _compile_all(requests: Sequence[TritonRequest]) -> Iterator[GpuBinary]:
     futures = [server.submit(_arguments(request)) for request in requests]
     for request, future in zip(requests, futures, strict=True):
         try:
-            yield GpuBinary(*future.result())
+            yield GpuBinary(*wait_for(future))
         except ServerGone:
             yield compile_here(request)
 
@@ -147,4 +149,4 @@ def _arguments(request: TritonRequest) -> tuple[Any, ...]:
                       if kind.startswith("*")]
     module_name = f"weft_triton_{request.key()[:16]}"
     return (request.text, module_name, request.name, request.signature, request.num_warps,
-            request.arch, multiples)
+            request.arch, multiples, str(process_folder()))

@@ -9,6 +9,7 @@ Place in the pipeline: between `triton_build.py` (what is missing in the cache) 
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from threading import Lock, Thread
 from typing import Any, Final, final
 
 from weft.config import config
+from weft.folders import process_folder
 from weft.runtime.triton_worker import Compiled
 
 _WORKER: Final = Path(__file__).with_name("triton_worker.py")
@@ -42,12 +44,13 @@ class TritonServer:
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
         theirs.close()
-        self._connection.send((sys.path, jobs))
+        self._connection.send((sys.path, jobs, str(process_folder())))
         self._waiting: dict[int, Future[Compiled]] = {}
         self._numbers = count()
         self._lock = Lock()
         self.gone = False
         Thread(target=self._listen, name="weft-triton-answers", daemon=True).start()
+        atexit.register(self._stop)
 
     def submit(self, arguments: tuple[Any, ...]) -> Future[Compiled]:
         """Compile there; arguments are those of `compile_text`."""
@@ -75,6 +78,12 @@ class TritonServer:
                     future.set_result(compiled)
         except (EOFError, OSError):
             self._end()
+
+    def _stop(self) -> None:
+        """At exit: an ended process does not outlive its folder, and is not warned of."""
+        if not self.gone:
+            self.process.kill()
+            self.process.wait()
 
     def _end(self) -> None:
         with self._lock:

@@ -42,17 +42,18 @@ Compiled = tuple[bytes, str, int, int]
 
 def compile_text(
     text: str, module_name: str, name: str, signature: tuple[str, ...], num_warps: int, arch: int,
-    multiples: Sequence[tuple[int, int]],
+    multiples: Sequence[tuple[int, int]], folder: str,
 ) -> Compiled:
     """Compile the kernel `name` of the module `text` for compute capability `arch` (e.g. 90).
 
-    multiples: positions of parameters, and the powers of two that divide them.
+    multiples: positions of parameters, and the powers of two that divide them. folder: where the
+    text is kept, as long as the process lives.
     """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function = getattr(_load(text, module_name), name)
+    function = getattr(_load(text, module_name, folder), name)
     attributes: dict[tuple[int, ...], Any] = {(i,): [["tt.divisibility", n]] for i, n in multiples}
     types = dict(zip(function.arg_names, signature, strict=True))
     source = ASTSource(fn=function, signature=types, constexprs={}, attrs=attributes)
@@ -80,12 +81,12 @@ def with_enough_warps(num_warps: int, compiled: Callable[[int], T]) -> T:
     return with_enough_warps(2 * num_warps, compiled)
 
 
-def _load(text: str, name: str) -> ModuleType:
+def _load(text: str, name: str, folder: str) -> ModuleType:
     """Import the text as a module: Triton reads a function's source from its file."""
     known = sys.modules.get(name)
     if known is not None:
         return known
-    path = Path(tempfile.mkdtemp(prefix="weft-triton-")) / f"{name}.py"
+    path = Path(tempfile.mkdtemp(prefix="triton-", dir=folder)) / f"{name}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -134,17 +135,18 @@ def _mend_ptx(
 def serve(connection: Connection) -> None:
     """Answer requests until the other side closes or is silent for a while.
 
-    First comes the setup: Python's path and the number of processes. A request is a number and the
-    arguments of `compile_text`; its answer is the number, the result, and the error.
+    First comes the setup: Python's path, the number of processes, a folder. A request is a number
+    and the arguments of `compile_text`; its answer is the number, the result, and the error.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the program
-    path, jobs = connection.recv()
+    path, jobs, place = connection.recv()
     sys.path[:] = path
     _without_weft()
     sending = threading.Lock()
-    with tempfile.TemporaryDirectory(prefix="weft-triton-server-") as folder:
+    with tempfile.TemporaryDirectory(
+            prefix="triton-", dir=place, ignore_cleanup_errors=True) as folder:
         os.environ.update(TRITON_CACHE_DIR=f"{folder}/cache", TRITON_STORE_BINARY_ONLY="1")
-        tempfile.tempdir = folder  # for the texts, too
+        tempfile.tempdir = folder
         _import_triton()
         begin = partial(_begin_worker, connection.fileno())
         with ProcessPoolExecutor(jobs, get_context("fork"), initializer=begin) as pool:

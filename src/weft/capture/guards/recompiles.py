@@ -18,8 +18,7 @@ from weft.capture.values.base import MISSING
 from weft.config import config
 from weft.diagnostics import events
 from weft.diagnostics.changes import Change, summary
-from weft.diagnostics.failures import users_level
-from weft.errors import RecompileLimitWarning
+from weft.errors import RecompileLimitWarning, users_level
 
 
 @final

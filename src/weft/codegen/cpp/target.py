@@ -33,10 +33,11 @@ def compile_kernels(
         for kernel, source in zip(kernels, sources, strict=True):
             events.record("output_code", name=kernel.name, source=_listing(kernel, source))
     with events.stage("cpp_compile"):
-        files = [one.file() for one in started]
+        for one in started:
+            one.file()
     return [
-        kernel_of(file, one.symbol, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
-        for file, one, k in zip(files, started, kernels, strict=True)
+        kernel_of(one, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
+        for one, k in zip(started, kernels, strict=True)
     ]
 
 
