@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.codegen.compiling import check, compiled
 from weft.codegen.domain import Domain, refine
-from weft.codegen.ir.loop_ir import Load
+from weft.codegen.ir.loop_ir import Load, Op
 from weft.config import config
 
 
@@ -208,8 +208,19 @@ def test_resampling_by_a_fraction_has_tables_of_indices(mode: str) -> None:
     def resized(x):
         return torch.nn.functional.interpolate(x, scale_factor=1.7, mode=mode)
 
-    artifact = check(resized, torch.randn(2, 3, 20, 17))
-    assert "upsample" not in artifact.source
+    image = torch.randn(2, 3, 20, 17).contiguous(memory_format=torch.channels_last)
+    assert "upsample" not in check(resized, image).source
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_planes_were_enlarged_by_slow_gathers(mode: str) -> None:
+    """Eager's bicubic kernel took a quarter of the time."""
+    def resized(x, size):
+        return torch.nn.functional.interpolate(x, size=(size, size), mode=mode)
+
+    assert "upsample" in check(lambda x: resized(x, 41), torch.randn(2, 3, 20, 20)).source
+    smaller = check(lambda x: resized(x, 4), torch.randn(2, 3, 20, 20)).source
+    assert ("upsample" in smaller) == (mode == "bicubic")
 
 
 def test_formulas_used_twice_are_evaluated_once() -> None:
@@ -229,3 +240,40 @@ def test_a_gathered_bias_is_gathered_once() -> None:
         lambda s, t, i: (s + t[i].view(20, 20, 3).permute(2, 0, 1)).softmax(-1),
         scores, table, places)
     assert len(artifact.kernels) == 2
+
+
+def test_a_sum_of_many_tensors_was_one_kernel() -> None:
+    """The C++ compiler took two minutes for 2,000 arguments."""
+    kernels = check(lambda *xs: sum(xs), *torch.randn(100, 8)).kernels
+    assert 3 < len(kernels) < 6
+    assert max(len(k.buffers) for k in kernels) <= config.max_fusion_buffers + 2
+
+
+def test_long_formulas_are_cut() -> None:
+    def repeat(x):
+        for _ in range(300):
+            x = x.sin() * 1.01
+        return x
+
+    kernels = check(repeat, torch.randn(8)).kernels
+    assert 3 < len(kernels) < 8
+    assert sum(isinstance(n, Op) for k in kernels for n in k.nodes) < 700
+
+
+def test_what_squares_itself_is_not_long() -> None:
+    """A factor that is used twice counted as two formulas, after ten squares as a thousand."""
+    def power(x):
+        for _ in range(12):
+            x = x * x
+        return x
+
+    assert len(check(power, torch.rand(8)).kernels) == 1
+
+
+@pytest.mark.parametrize("read", [lambda x, i: x[0] * i, lambda x, i: x[i].sin()])
+def test_many_readers_of_a_tensor_share_kernels(read) -> None:
+    """Only the first sixteen were merged, each with the next four."""
+    def stacked(x):
+        return torch.stack([read(x, i) for i in range(64)])
+
+    assert len(check(stacked, torch.randn(64, 8)).kernels) <= 4

@@ -12,6 +12,7 @@ any formula::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -177,6 +178,38 @@ def layer_norm_gradients(grad: Any, x: Any, *args: Any) -> Any:
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         raise NotImplementedError("a library call")
     return decomposition_table[aten.native_layer_norm_backward.default](grad, x, *args)
+
+
+def _resampled_by_library(packet: Any, *, shrinking: bool) -> None:
+    """On CPUs, planes of rows are resampled by the library: each of its loads costs less than a
+    gathered lane. A formula is better where it loads vectors of channels and, if `shrinking`, where
+    it reads a small part of the image (the library turns all of it round)."""
+
+    def formula_of(op: OpOverload) -> None:
+        @decomposition(op)
+        def formula(x: Any, size: Any, align: bool, *scales: Any) -> Any:
+            if x.device.type == "cpu" and not _is_channels_last(x):
+                made = size or [n * scale for n, scale in zip(x.shape[2:], scales[0], strict=True)]
+                known = shrinking and all(type(n) in (int, float) for n in (*x.shape[2:], *made))
+                if not known or math.prod(x.shape[2:]) < _SHRUNK * math.prod(made):
+                    raise NotImplementedError("a library call")
+            return decomposition_table[op](x, size, align, *scales)
+
+    formula_of(packet.default)
+    formula_of(packet.vec)
+
+
+def _is_channels_last(x: Any) -> bool:
+    layout = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    return bool(x.is_contiguous(memory_format=layout) and not x.is_contiguous())
+
+
+_SHRUNK: Final = 5
+"""An image is small that has so many times fewer elements."""
+
+_resampled_by_library(aten.upsample_bilinear2d, shrinking=True)
+_resampled_by_library(aten.upsample_bicubic2d, shrinking=False)
+_resampled_by_library(aten.upsample_trilinear3d, shrinking=False)
 
 
 @decomposition(aten.index_put.default)

@@ -27,6 +27,7 @@ from weft.codegen.lowering.convolution import prefers_channels_last
 from weft.codegen.lowering.due_formulas import DueFormulas
 from weft.codegen.lowering.epilogues import absorbed
 from weft.codegen.lowering.extern import call_aten
+from weft.codegen.lowering.large_formulas import is_too_large
 from weft.codegen.lowering.registry import (
     LOWERINGS,
     NUMBER_OPERATORS,
@@ -186,7 +187,7 @@ class GraphLowering:
             result.layout = self.padded[node]
         if isinstance(result, Value):
             lone = _is_lone_copy(node)
-            if lone or should_realize(result, node):
+            if lone or should_realize(result, node) or is_too_large(result):
                 result.realize()
             if lone and isinstance(definition := result.realize().buffer.definition, Computed):
                 definition.alone = result.device.type != "cpu"

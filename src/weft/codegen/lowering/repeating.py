@@ -104,7 +104,7 @@ def _elements(node: Node) -> int:
 
 def _is_worth_a_table(value: Value) -> bool:
     """Whether an element takes longer to compute than to load."""
-    em = _evaluate_formula(value)
+    em = evaluate_formula(value)
     operators = [n.name for n in em.nodes if isinstance(n, Op)]
     if value.device.type == "cpu" and any(isinstance(n, Indirect) for n in em.nodes):
         return True  # a check and a gather
@@ -114,7 +114,7 @@ def _is_worth_a_table(value: Value) -> bool:
 def _large_loads_of(value: Value) -> int | None:
     """The number of loads from tensors as large as the value; None if the formula has many or
     expensive operators."""
-    em = _evaluate_formula(value)
+    em = evaluate_formula(value)
     if any(isinstance(n, Reduce) or (isinstance(n, Op) and n.name in DEAR) for n in em.nodes):
         return None
     if sum(isinstance(n, Op) for n in em.nodes) > MOST_OPERATORS:
@@ -122,8 +122,8 @@ def _large_loads_of(value: Value) -> int | None:
     return _large_loads(em, estimate(math.prod(value.shape)))
 
 
-def _evaluate_formula(value: Value) -> Emitter:
-    """The formula's nodes, over loops of its own."""
+def evaluate_formula(value: Value) -> Emitter:
+    """A formula's nodes, over loops of its own."""
     kept = [n for n in value.shape if n != 1]
     domain = Domain(tuple(kept), (False,) * len(kept))
     variables = iter(domain.symbols())

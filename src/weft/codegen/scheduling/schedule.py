@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from weft.codegen.access import analyse
 from weft.codegen.domain import refine
@@ -35,6 +35,12 @@ from weft.codegen.scheduling.recomputed import Recomputation
 from weft.codegen.scheduling.step_order import StepOrder
 from weft.codegen.values import Buffer, Computed, Value, estimated_bytes
 from weft.config import config
+
+_REFUSED: Final = 4
+"""Readers of a buffer that are tried in vain before a kernel is left as it is."""
+
+_SMALL: Final = 4096
+"""The points of a kernel on a CPU that takes about as long as its call."""
 
 
 @final
@@ -127,17 +133,27 @@ class _Fusion:
                 first = number
 
     def _merge_readers(self, name: str) -> None:
+        """Merge each reader with those that follow it, until several in a row do not fit."""
         numbers = sorted(n for n in self.steps.readers[name] if self._is_group(n))
-        for position, first in enumerate(numbers[:16]):
-            for second in numbers[position + 1 : position + 5]:
-                both = self._is_group(first) and self._is_group(second)
-                if both and self._worthwhile(first, second):
-                    self._try_merge(first, second, f"both read {name}")
+        for position, first in enumerate(numbers):
+            refused = 0
+            for second in numbers[position + 1 :]:
+                if refused == _REFUSED or not self._is_group(first):
+                    break
+                if self._is_group(second) and not (
+                    self._worthwhile(first, second)
+                    and self._try_merge(first, second, f"both read {name}")
+                ):
+                    refused += 1
 
     def _worthwhile(self, first: int, second: int) -> bool:
-        """Whether two groups read something at the same points."""
+        """Whether two groups read something at the same points, or are so small that a kernel's
+        call costs as much as its work (the rows of a matrix, one by one)."""
         left, right = self._group(first), self._group(second)
         if left.domain == right.domain:
+            points = math.prod(left.domain.extents)
+            if isinstance(points, int) and points <= _SMALL and not is_on_gpu(left):
+                return True
             return any(
                 left.reads[n] & right.reads[n] for n in left.reads.keys() & right.reads.keys()
             )

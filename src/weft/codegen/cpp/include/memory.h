@@ -170,18 +170,26 @@ INLINE Vec<Compute<T>, L, P> gather_masked(F at, N n, Vec<bool, L, P> mask, Comp
 // The elements p[at[i]] by the machine's own gather; the same where lanes outside `mask` are not read and give `other`.
 // Elements of less than 4 bytes are cut out of the aligned words that they are in: these are on the same page.
 template <class T, class I, int L> constexpr bool has_gather =
-#ifdef WEFT_AVX512
+#if defined(WEFT_AVX512)
     sizeof(T) * L <= 64 && sizeof(I) * L <= 64 && L >= 8;
+#elif defined(WEFT_AVX2)
+    sizeof(T) >= 4 && sizeof(T) * L <= 32 && sizeof(I) * L <= 32 && L >= 4;
 #else
     false;
 #endif
-#ifdef WEFT_AVX512
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
 template <class T, class I, int L> INLINE Part<T, L> gather_part(const T* p, Part<I, L> at, Part<int32_t, L> mask, Part<T, L> x) {
   typedef T Aliasing __attribute__((may_alias));
+#ifdef WEFT_AVX512
   typename IntOf<L / 8>::utype m;
   asm("vpmovd2m %1, %0" : "=Yk"(m) : "v"(mask));
 #define WEFT_GATHER(NAME) \
   asm(NAME " (%2,%3,%c4), %0%{%1%}" : "+&v"(x), "+Yk"(m) : "r"(p), "v"(at), "i"(sizeof(T)), "m"(*(const Aliasing(*)[])p))
+#else
+  auto m = convert<IntLike<T>, L>(mask);
+#define WEFT_GATHER(NAME) \
+  asm(NAME " %1, (%2,%3,%c4), %0" : "+&x"(x), "+&x"(m) : "r"(p), "x"(at), "i"(sizeof(T)), "m"(*(const Aliasing(*)[])p))
+#endif
   if constexpr (sizeof(T) == 4 && sizeof(I) == 4) WEFT_GATHER("vgatherdps");
   else if constexpr (sizeof(T) == 4) WEFT_GATHER("vgatherqps");
   else if constexpr (sizeof(I) == 4) WEFT_GATHER("vgatherdpd");
@@ -189,6 +197,8 @@ template <class T, class I, int L> INLINE Part<T, L> gather_part(const T* p, Par
 #undef WEFT_GATHER
   return x;
 }
+#endif
+#ifdef WEFT_AVX512
 template <class T, class I, int L> INLINE Part<T, L> gather_small_part(const T* p, Part<I, L> at, Part<int32_t, L> mask) {
   constexpr int each = 4 / sizeof(T), shift = sizeof(T) == 1 ? 2 : 1;  // elements of a word
   const auto address = (uint64_t)p;
@@ -199,7 +209,7 @@ template <class T, class I, int L> INLINE Part<T, L> gather_small_part(const T* 
 #endif
 template <int L, int P, class T, class I, class N>
 INLINE Vec<Compute<T>, L, P> gather_at(const T* p, Vec<I, L, P> at, N n, Vec<bool, L, P> mask, Compute<T> other) {
-#ifdef WEFT_AVX512
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
   if constexpr (has_gather<T, I, L>) {
     mask = keep(mask, splat_lane<L, P, bool>(0), n);
     const auto rest = splat<L, P>(scalar(other));
@@ -208,8 +218,10 @@ INLINE Vec<Compute<T>, L, P> gather_at(const T* p, Vec<I, L, P> at, N n, Vec<boo
       PARTS r.p[k] = gather_part<T, I, L>(p, at.p[k], mask.p[k], rest.p[k]);
       return r;
     }
+#ifdef WEFT_AVX512
     PARTS r.p[k] = Memory<T>::template decode<L>(gather_small_part<Word<T>, I, L>((const Word<T>*)p, at.p[k], mask.p[k]));
     return where(mask, r, rest);
+#endif
   }
 #endif
   return gather_masked<L, P, T>([&](int i) { return p + lane(at, i); }, n, mask, other);
