@@ -26,7 +26,14 @@ from weft.config import MODES, CompileOptions, check_options, config
 from weft.diagnostics import events, failures, statistics
 from weft.diagnostics.explanation import Explanation
 from weft.dims import DynamicShapes
-from weft.errors import BackendError, BadValue, NotCallable, UnknownMode, WeftError
+from weft.errors import (
+    BackendError,
+    BadValue,
+    NotCallable,
+    UnknownMode,
+    WeftError,
+    users_level,
+)
 from weft.interrupts import surface
 from weft.module import CompiledModule
 
@@ -132,7 +139,7 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
         raise NotCallable(model)
     if disable or config.disable:
         return model
-    torch_version.warn_of_newer(failures.users_level())
+    torch_version.warn_of_newer(users_level())
     if isinstance(model, CompiledModule):
         wrapper = _compiled_module(model._orig_mod, options, backend)
         wrapper.take_hooks(model)
