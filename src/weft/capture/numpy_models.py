@@ -43,6 +43,10 @@ _CASTS: Final = frozenset({
 """Operations that convert numbers: what becomes of a NaN that becomes an integer is not defined."""
 _SORTED: Final = {"interp": 1, "method.searchsorted": 0, "searchsorted": 0}
 """Functions one of whose arguments must be sorted, and its position."""
+_EXTREMES: Final = ("extremes",)
+_LIMITS: Final = {**_NUMBERS, "i": _EXTREMES, "u": _EXTREMES}
+_HALF_LIMITS: Final = {**_LIMITS, "f": _EXTREMES}
+"""Numbers whose sums and products do not fit in their type."""
 _SAMPLES: Final = (_NUMBERS, {
     **_NUMBERS, "f": (0.6, -1.7, math.nan, 2.4, 0.0, 1.0, math.inf, -math.inf, -0.0, 1.0, 3.0),
 })
@@ -64,12 +68,21 @@ class Blank:
         empty = 0 in self.shape
         size = 0 if empty else 1 + sum(
             (n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
-        memory = numpy.resize(numpy.array(numbers).astype(self.dtype), size)
+        chosen = self._extremes() if numbers is _EXTREMES else numpy.array(numbers)
+        memory = numpy.resize(chosen.astype(self.dtype), size)
         steps = [step * memory.itemsize for step in self.strides]
         made = numpy.lib.stride_tricks.as_strided(memory, self.shape, steps)
         if not self.writeable:
             made.setflags(write=False)
         return made[()] if self.scalar else made
+
+    def _extremes(self) -> Any:
+        """The largest and the least numbers, whose sums and products need more bits: in an order in
+        which two of one sign come first in rows and columns (squares modulo 7), and end near 0."""
+        limits = numpy.iinfo(self.dtype) if self.dtype.kind in "iu" else numpy.finfo(self.dtype)
+        most, least, one = limits.max, limits.min, self.dtype.type(1)
+        numbers = [3, most, most - one, least, most, least + one, least]
+        return numpy.array(numbers, dtype=self.dtype)
 
     def within(self, most: int) -> Blank:
         """The blank itself if it has at most so many elements, else one with smaller sizes."""
@@ -133,10 +146,20 @@ def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None
                      for other in instances(numpy.ndarray, given))
         argument = next((at for at, one in enumerate(given[0]) if one is result), -1) if (
             isinstance(result, numpy.ndarray)) else -1
-        floats = any(blank.dtype.kind == "f" for blank in instances(Blank, (args, kwargs)))
-        samples = _SAMPLES if floats and path not in _CASTS else _SAMPLES[:1]
         return Tried(_blanks(result), shares, argument,
-                     all(_agrees(path, args, kwargs, sample) for sample in samples))
+                     all(_agrees(path, args, kwargs, s) for s in _samples(path, args, kwargs)))
+
+
+def _samples(path: str, args: list[Any], kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+    """What arrays are filled with to compare the emulation with NumPy."""
+    dtypes = {blank.dtype for blank in instances(Blank, (args, kwargs))}
+    kinds = {dtype.kind for dtype in dtypes}
+    if path in _CASTS:
+        return [*_SAMPLES[:1]]
+    samples = [*(_SAMPLES if "f" in kinds else _SAMPLES[:1])]
+    if numpy.dtype(numpy.float16) in dtypes:
+        return [*samples, _HALF_LIMITS]
+    return [*samples, _LIMITS] if kinds & {"i", "u"} else samples
 
 
 def _first_result(path: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -283,11 +283,20 @@ def _cumulative(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda array, axis=0: function(array, axis)
 
 
-def _cumprod(array: torch.Tensor, axis: int | None = None, dtype: torch.dtype | None = None
+def _scan(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`cumsum` and `cumprod`: in int64 for all integers."""
+
+    def scan(array: torch.Tensor, axis: int | None = None, dtype: torch.dtype | None = None
              ) -> torch.Tensor:
-    """In int64 for all integers."""
-    array, dim = (array.flatten(), 0) if axis is None else (array, axis)
-    return torch.cumprod(array, dim, dtype=dtype)
+        array, dim = (array.flatten(), 0) if axis is None else (array, axis)
+        return function(array, dim, dtype=dtype)
+
+    return scan
+
+
+def _unless_integers(function: Callable[[torch.Tensor], torch.Tensor]
+                     ) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda array: function(array) if array.is_floating_point() else array
 
 
 def _outer(name: str) -> Callable[..., Any]:
@@ -352,7 +361,10 @@ OWN.update({
     **dict.fromkeys(("argsort", "method.argsort"), _argsort),
     **dict.fromkeys(("floor_divide", "operator.floordiv"), _of_integers(torch.floor_divide)),
     **dict.fromkeys(("mod", "operator.mod", "remainder"), _of_integers(torch.remainder)),
-    **dict.fromkeys(("cumprod", "method.cumprod"), _cumprod),
+    **dict.fromkeys(("cumprod", "method.cumprod"), _scan(torch.cumprod)),
+    **dict.fromkeys(("cumsum", "method.cumsum"), _scan(torch.cumsum)),
+    "square": lambda array: array * array,
+    "trunc": _unless_integers(torch.trunc),
     **{f"{ufunc}.accumulate": _cumulative(function) for ufunc, function in (
         ("add", torch.cumsum), ("multiply", torch.cumprod),
         ("maximum", lambda array, axis: torch.cummax(array, axis).values),
