@@ -23,7 +23,7 @@ from weft.aot.rewrites.written_pieces import join_written_pieces
 from weft.config import config
 from weft.diagnostics import events
 from weft.passes import framework, standard  # noqa: F401  (registers the built-in passes)
-from weft.passes.eliminate_dead_code import eliminate_dead_code
+from weft.passes.eliminate_dead_code import eliminate_dead_code, keep_errors
 from weft.shapes.graph_nodes import add_node
 from weft.shapes.guard import ShapeGuard
 
@@ -35,6 +35,7 @@ def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
     """A traced graph after decomposition and passes."""
     with events.stage("passes"):
         gm = aten_graph.make(graph)
+        keep_errors(gm)
         eliminate_dead_code(gm)
         if lowered is not None:
             expand(graph, lowered)

@@ -26,12 +26,16 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.errors import InternalError, SourceLine
 from weft.runtime.data_checks import is_check
+from weft.runtime.data_errors import may_raise
 
 _INVALID: Final = re.compile(r"[^0-9a-zA-Z_]+")
 
 _IMPURE: Final = frozenset({set_grad_enabled, operator.setitem})
 """Functions that are kept even if nothing uses their result (in-place methods are recognized by
 their name)."""
+
+
+_NAMESPACES_OF_TORCH: Final = frozenset({"aten", "higher_order", "prim", "prims", "quantized"})
 
 
 @final
@@ -224,11 +228,20 @@ def draws_by_name(name: str) -> bool:
     return any(torch.Tag.nondeterministic_seeded in getattr(packet, o).tags for o in overloads)
 
 
+def _is_of_program(node: fx.Node) -> bool:
+    """Whether the node runs code of the program, which may raise: a custom operator or function."""
+    home = getattr(node.target, "__module__", None) or ""
+    namespace = home.removeprefix("torch._ops.").removeprefix("torch.ops.")
+    if namespace != home:
+        return namespace not in _NAMESPACES_OF_TORCH
+    return not is_of_torch(node) and not home.startswith("weft.")
+
+
 def _has_effect(node: fx.Node) -> bool:
     """Whether dropping the call could be noticed; True if in doubt."""
     name = target_name(node)
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
-    if node.meta.get("effect") or draws(node):
+    if node.meta.get("effect") or draws(node) or may_raise(node) or _is_of_program(node):
         return True
     return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

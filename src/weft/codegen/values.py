@@ -327,6 +327,7 @@ class ExternCall:
     in lists. `outputs` has one entry per tensor result and None for other results; a single result
     has one. `epilogue` is an activation that the call applies to its result
     (`lowering/epilogues.py`). `binds` are the data-dependent symbols that the result binds.
+    `must_run`: even if nothing reads the result, because the call may raise.
     """
 
     op: Any
@@ -338,6 +339,7 @@ class ExternCall:
     reads: list[Buffer] = field(default_factory=list)
     epilogue: tuple[str, str] | None = None
     binds: tuple[Binding, ...] = ()
+    must_run: bool = False
 
     def may_alias(self) -> bool:
         """Whether a result may be a view of an argument, or memory that is written or read until

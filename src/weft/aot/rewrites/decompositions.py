@@ -68,6 +68,14 @@ def find(op: OpOverload) -> Decomposition | None:
     return theirs or _foreach(op)
 
 
+@decomposition(aten.binary_cross_entropy.default)
+def _binary_cross_entropy(input: torch.Tensor, *args: Any) -> Any:
+    """The kernel for CPUs raises if a number is not between 0 and 1; a formula would not."""
+    if input.device.type == "cpu":
+        raise NotImplementedError
+    return decomposition_table[aten.binary_cross_entropy.default](input, *args)
+
+
 def _foreach(op: OpOverload) -> Decomposition | None:
     """`_foreach_add([a, b], [c, d])` is `[add(a, c), add(b, d)]`."""
     name = op._schema.name.removeprefix("aten::_foreach_")

@@ -37,6 +37,7 @@ from weft.aot.training.joint import JointGraph
 from weft.aot.training.memory_budget import numel, save_less
 from weft.aot.views import Unsupported
 from weft.config import config
+from weft.runtime.data_errors import may_raise
 from weft.shapes.asserts import binds
 from weft.shapes.graph_nodes import copy_node
 
@@ -349,6 +350,9 @@ def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
         if node in needed or node in roles.input_index:
             env[node] = copy_node(graph, node, env)
     graph.output(tuple(_mapped([*roles.values, *extra], env)))
+    for node in effects:
+        if not env[node].users and may_raise(node):  # the backward alone reads its result
+            env[node].meta["must_run"] = True
 
 
 def _data_symbols(forward: Graph) -> list[SymbolSource]:
@@ -367,13 +371,14 @@ def _data_symbols(forward: Graph) -> list[SymbolSource]:
 
 
 def _has_effect(node: Node, roles: _Roles) -> bool:
-    """Whether the node runs even if its result is unused: random operators, as in eager, and nodes
-    that bind symbols."""
-    if node in roles.binders:
+    """Whether the node runs even if its result is unused: random operators, as in eager, nodes that
+    bind symbols, and those that may raise."""
+    if node in roles.binders or "must_run" in node.meta:
         return True
     return node.meta.get("phase") == "forward" and node not in roles.late and (
         isinstance(node.target, OpOverload)
-        and (runs_as_written(node.target) or not node.target._schema.returns)
+        and (runs_as_written(node.target) or not node.target._schema.returns
+             or ("runs_again" not in node.meta and may_raise(node)))
     )
 
 

@@ -311,7 +311,8 @@ def _differences(x: torch.Tensor, dim: int, spacing: float) -> torch.Tensor:
 def take_along_dim(
     input: torch.Tensor, indices: torch.Tensor, dim: int | None = None
 ) -> Any:
-    """`torch.take_along_dim`: `gather` of tensors broadcast in the other dimensions."""
+    """`torch.take_along_dim`: `gather` of tensors broadcast in the other dimensions. Along one of
+    these, an index counts from the end as often as it has to."""
     if not isinstance(indices, torch.Tensor):
         return NotImplemented
     if dim is None:
@@ -323,7 +324,7 @@ def take_along_dim(
     own[dim], wanted[dim] = input.shape[dim], indices.shape[dim]
     rows = input.expand([*common[:dim], own[dim], *common[dim + 1 :]])
     places = indices.expand([*common[:dim], wanted[dim], *common[dim + 1 :]])
-    return rows.gather(dim, places)
+    return rows.gather(dim, places.remainder(input.shape[dim]))
 
 
 def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from weft.shapes.unbacked import Binding
 
 def call_aten(
     cx: LoweringContext, args: tuple[Any, ...], keywords: dict[str, Any], wanted: list[int | None],
-    is_tuple: bool, binds: tuple[Binding, ...] = (),
+    is_tuple: bool, binds: tuple[Binding, ...] = (), *, must_run: bool = False,
 ) -> list[Value | None]:
     """Record the call; returns one `Value` for each wanted result (`wanted`: its number among the
     tensors, or None)."""
@@ -27,7 +27,7 @@ def call_aten(
         cx.target,
         map_values(args, lambda v: _realise(v, reads)),
         map_values(keywords, lambda v: _realise(v, reads)),
-        [], is_tuple, cx.origins, reads, binds=binds,
+        [], is_tuple, cx.origins, reads, binds=binds, must_run=must_run,
     )
     if is_collective(cx.target):
         reads.extend(_read_meanwhile(cx, reads))

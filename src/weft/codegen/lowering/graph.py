@@ -28,6 +28,7 @@ from weft.codegen.lowering.due_formulas import DueFormulas
 from weft.codegen.lowering.epilogues import absorbed
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.large_formulas import is_too_large
+from weft.codegen.lowering.partial_reads import PartialReads
 from weft.codegen.lowering.registry import (
     LOWERINGS,
     NUMBER_OPERATORS,
@@ -95,6 +96,7 @@ class GraphLowering:
     _returned: set[Buffer] = field(default_factory=set)
     """The memory of outputs that are not inputs."""
     _due: DueFormulas = field(default_factory=DueFormulas)
+    _partial: PartialReads = field(default_factory=PartialReads)
     _count: int = 0
 
     @staticmethod
@@ -180,9 +182,14 @@ class GraphLowering:
             self._bind_number(node, args, keywords)
             return to_number(value)
         self._due.read_by(node)
-        result = absorbed(node, args, keywords, _origins(node)[0])
+        if "must_run" in node.meta:
+            self._run_for_errors(node, args, keywords)
+            if not node.users:
+                return None
+        whole = self._partial.hides_errors(node)
+        result = None if whole else absorbed(node, args, keywords, _origins(node)[0])
         if result is None:
-            result = self._lower(node, value, args, keywords)
+            result = self._lower(node, value, args, keywords, by_aten=whole)
         if node in self.padded and isinstance(result, Value) and _is_formula(result):
             result.layout = self.padded[node]
         if isinstance(result, Value):
@@ -194,12 +201,18 @@ class GraphLowering:
             self._due.add(node, result, environment)
         return result
 
+    def _run_for_errors(self, node: Node, args: Any, keywords: Any) -> None:
+        """Call an operator whose result nothing reads, because it may raise."""
+        call_aten(_context(self, node, []), args, keywords, [None], False)
+
     def _bind_number(self, node: Node, args: Any, keywords: Any) -> None:
         """Record a call whose result is a data-dependent number."""
         if binds(node):
             call_aten(_context(self, node, []), args, keywords, [], False, binds(node))
 
-    def _lower(self, node: Node, value: Any, args: Any, keywords: Any) -> Any:
+    def _lower(
+        self, node: Node, value: Any, args: Any, keywords: Any, *, by_aten: bool
+    ) -> Any:
         results = list(value) if isinstance(value, (list, tuple)) else [value]
         tensors = [v for v in results if isinstance(v, torch.Tensor)]
         cx = _context(self, node, tensors)
@@ -207,7 +220,7 @@ class GraphLowering:
         if node.target is torch.ops.aten.as_strided.default:  # shows memory: it must lie as traced
             source = node.args[0].meta["val"]  # type: ignore[union-attr]
             args = (self._lay_out(args[0], source), *args[1:])
-        if binds(node):
+        if by_aten or binds(node):
             function = None  # only the operator itself knows its result's sizes
         if function is not None and _has_formula(node, tensors) and _takes(node, args, keywords):
             try:
@@ -223,7 +236,7 @@ class GraphLowering:
         self.extern_ops.append(op.__name__ if isinstance(op, FunctionType) else str(op))
         is_tuple = isinstance(value, (list, tuple))
         wanted = _tensor_numbers(node, results)
-        made = call_aten(cx, args, keywords, wanted, is_tuple, binds(node))
+        made = call_aten(cx, args, keywords, wanted, is_tuple, binds(node), must_run=by_aten)
         return made if is_tuple else made[0]
 
     def _return(

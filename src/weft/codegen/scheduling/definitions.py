@@ -106,10 +106,11 @@ def needed_definitions(
 
 def _has_effect(definition: Definition) -> bool:
     """Whether it must run even if its result is unused: operators without tensor results
-    (assertions), those that bind symbols, and those that draw random numbers."""
+    (assertions), those that bind symbols, draw random numbers, or may raise."""
     if not isinstance(definition, ExternCall):
         return False
-    return bool(definition.binds) or not written_by(definition) or runs_in_order(definition)
+    kept = definition.must_run or bool(definition.binds)
+    return kept or not written_by(definition) or runs_in_order(definition)
 
 
 def runs_in_order(definition: Definition) -> bool:
