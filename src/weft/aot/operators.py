@@ -17,8 +17,9 @@ from functools import cache
 from typing import Any, Final, final
 
 import torch
+from torch.fx import Graph
 
-from weft._torch import OpOverload, has_dispatch_kernel, is_collective
+from weft._torch import OpOverload, has_dispatch_kernel, is_collective, tree_flatten
 from weft.aot.functional_form import functional_form, is_of_torch
 
 aten = torch.ops.aten
@@ -115,6 +116,17 @@ def draws_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
             given = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)
             return bool(given != 0)
     return True
+
+
+def random_devices(graph: Graph) -> frozenset[torch.device]:
+    """The devices on which a graph draws random numbers."""
+    return frozenset(
+        tensor.device
+        for n in graph.nodes
+        if isinstance(n.target, OpOverload) and draws_numbers(n.target, n.args, n.kwargs)
+        for tensor in tree_flatten(n.meta["val"])[0]
+        if isinstance(tensor, torch.Tensor)
+    )
 
 
 def _lost_defaults(

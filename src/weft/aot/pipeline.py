@@ -39,7 +39,7 @@ from weft.config import config
 from weft.diagnostics import events
 from weft.errors import InternalError
 from weft.passes import framework
-from weft.runtime.restoring import run_captured
+from weft.runtime.restoring import run_captured, run_instead
 from weft.shapes.context import ShapeContext
 from weft.shapes.symnode import UndecidedValue
 
@@ -75,7 +75,7 @@ def _compile_on_parts(
         parts = InputParts(gm, plans)(example_inputs)
         inner = compile_aot(unwrapped_graph(gm, plans), parts, compiler, lowered=lowered)
     except Unsupported as reason:
-        if "shapes" in gm.meta:
+        if _may_be_captured_otherwise(gm):
             raise
         return _uncompiled(gm, str(reason))
     return wrap_outputs(inner, gm, plans)
@@ -97,18 +97,18 @@ def _compile_traced(
             return call
     except (Unsupported, UndecidedValue, ZeroDivisionError) as reason:
         # (ZeroDivisionError: the mean of no elements.)
-        if "shapes" in gm.meta:
-            raise  # capture tries again without data-dependent values
+        if _may_be_captured_otherwise(gm):
+            raise
         if "is_on_parts" in gm.meta:  # as it is, it would change the joined wrappers only
             raise Unsupported(str(reason)) from reason
         return _uncompiled(gm, str(reason))
     aten_gm = optimize(traced.graph, lowered)
     if lowered is not None:
         use_channels_last(aten_gm, "cuda")
-    artifact = compiler(finish(aten_gm, _writable(gm, traced), traced.hand_asserts()))
+    artifact = compiler(finish(aten_gm, _writable(traced), traced.hand_asserts()))
     silent = [i for i in traced.mutated if not traced.counts[i]]
     _verify_checks(tracer, traced, symbols)
-    return wrap(traced, without_autocast(artifact), run_captured(gm), silent)
+    return wrap(traced, without_autocast(artifact), run_instead(gm), silent)
 
 
 def _verify_checks(tracer: Tracer, traced: Traced, symbols: ShapeContext) -> None:
@@ -119,9 +119,14 @@ def _verify_checks(tracer: Tracer, traced: Traced, symbols: ShapeContext) -> Non
         tracer.accounts.verify(symbols, traced.asserts)
 
 
-def _writable(gm: GraphModule, traced: Traced) -> list[int]:
+def _may_be_captured_otherwise(gm: GraphModule) -> bool:
+    """Whether capture tries again, without values that depend on data."""
+    return "shapes" in gm.meta and gm.meta["shapes"].data_dependent
+
+
+def _writable(traced: Traced) -> list[int]:
     """The written inputs, if autograd sees none of the writes (and no check on data may fail)."""
-    if traced.assumes or "restored" in gm.meta:
+    if traced.assumes:
         return []
     return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from torch.autograd.graph import increment_version
 
 from weft._frame import distinct_storages
 from weft._torch import forbid_writes_to_view, foreach_copy_, tree_unflatten
-from weft.aot.global_state import Boxed
+from weft.aot.global_state import Boxed, RandomState
+from weft.aot.operators import random_devices
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.tracing.trace import OutputSpec, Traced
 from weft.aot.training.layers import Layers, watch_results, watched
@@ -151,7 +153,12 @@ class _Source:
         if self.traced.assumes:
             own = f"kept[:{self.traced.n_inputs}]" if self.traced.lifted else "kept"
             lines = ["kept = list(inputs)", "try:", *(f"    {line}" for line in lines),
-                     f"except AssumptionError: return captured(*{own})"]
+                     "except AssumptionError:", f"    return captured(*{own})"]
+            devices = random_devices(self.traced.graph)
+            if devices:  # the captured graph draws the same numbers
+                self.scope["random_state"] = partial(RandomState.of, devices)
+                lines.insert(0, "random = random_state()")
+                lines.insert(-1, "    random.restore()")
         viewed = self._viewed_results()
         if viewed and not self.traced.differentiable:  # the others' are bases already
             lines.append(f"outputs = bases(outputs, {viewed})")

@@ -30,12 +30,12 @@ from weft.capture.breaks import (
     graph_break,
 )
 from weft.capture.frame import Frame
+from weft.capture.graph_writes import can_undo, has_checks
 from weft.capture.interpreter import Interpreter
 from weft.capture.replacement.break_operations import can_translate
 from weft.capture.replacement.continuation import CannotResumeError
 from weft.capture.replacement.device_modes import enter_devices
 from weft.capture.replacement.emitter import Emitter, restore_modes
-from weft.capture.replacement.reruns import has_checks, written_inputs
 from weft.capture.replacement.resumption import Resumption
 from weft.capture.skips import may_hold_tensors
 from weft.capture.source import FrameState
@@ -213,8 +213,8 @@ def _has_unrecoverable_checks(tx: Interpreter) -> bool:
     """Whether the graph checks assumptions about data but changes what cannot be restored: if a
     check fails, the frame cannot be run eagerly from its start any more."""
     note_checks(tx, partial(number_node, tx))
-    graph = tx.builder.graph
-    return bool(tx.data.checked_at) and has_checks(graph) and written_inputs(graph) is None
+    return tx.policy.ends_before_refusals and bool(tx.data.checked_at) and has_checks(
+        tx.builder.graph) and not can_undo(tx.builder.graph)
 
 
 def _without_traceback(error: _S) -> _S:

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final, final
 
+import torch
 from torch import fx, inference_mode
 
 from weft import _frame
@@ -29,6 +30,7 @@ from weft.capture.breaks import ObservedException, SkipFrame
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.graph import GraphInput
+from weft.capture.graph_writes import may_refuse_data, writes_of
 from weft.capture.guards.recompiles import (
     Variant,
     changes_since,
@@ -44,7 +46,7 @@ from weft.capture.replacement.checkpointing import eager_entry, runs_checkpoint
 from weft.capture.replacement.continuation import is_continuation
 from weft.capture.replacement.device_modes import modes_set_aside, only_devices, without_modes
 from weft.capture.replacement.emitter import Emitter
-from weft.capture.replacement.reruns import has_checks, may_refuse_data, reporter, written_inputs
+from weft.capture.replacement.reruns import reporter
 from weft.capture.skips import (
     are_builtins_replaced,
     is_skipped_code,
@@ -297,17 +299,20 @@ class FrameCompiler:
     def _entry_of(self, attempt: Attempt, *, outermost: bool) -> Any:
         """Run an attempt and return its entry."""
         modes = _frame.global_state()
+        policy = self.policy(attempt.state.code)
         with modes_set_aside() as attempt.devices:
             try:
                 return self._build_entry(attempt, modes, outermost=outermost)
+            except IrreversibleGraph:
+                policy.ends_before_refusals = True
             except BackendError:
-                policy = self.policy(attempt.state.code)
                 if policy.all_static or not attempt.symbolic:
                     raise
                 policy.all_static = True  # PyTorch's code generator wants its own symbols, say
             finally:
                 attempt.forget()
-        again = Attempt(self, attempt.state, data_dependent=False)
+        again = Attempt(self, attempt.state, data_dependent=(
+            attempt.data_dependent and not policy.all_static))
         return self._entry_of(again, outermost=outermost)
 
     def _build_entry(self, attempt: Attempt, modes: Any, *, outermost: bool) -> Any:
@@ -323,10 +328,11 @@ class FrameCompiler:
         if not (outermost or self.every_frame or tx.builder.n_calls):
             raise SkipFrame("nothing to compile", always=raised is None, counts=raised is None)
         graph, inputs = self._graph(tx, emit, code)
-        if graph is not None and _may_rerun(tx.builder.graph, code):
-            emit.on_error = reporter(code, self.policy(code))
+        caught = tx.data.catches_refusals
+        if _may_rerun(tx, graph, code):
+            emit.on_error = reporter(code, self.policy(code), caught=caught)
         if tx.data.early_checks:
-            emit.on_unexpected = reporter(code, self.policy(code))
+            emit.on_unexpected = reporter(code, self.policy(code), caught=caught)
         if graph is not None and attempt.devices:
             graph = without_modes(graph)
         replacement, text = emit.finish(graph, inputs, code)
@@ -362,15 +368,21 @@ class FrameCompiler:
                       guards=len(tx.guards))
         if tx.shapes.unbacked_symbols.exist:
             module.meta["shapes"] = tx.shapes
-        written = written_inputs(module.graph) if has_checks(module.graph) else ()
-        if written:
-            module.meta["restored"] = written
+        writes = writes_of(module.graph)
+        if not writes.can_undo:
+            module.meta["irreversible"] = True
+        elif writes.early:
+            module.meta["restored"] = writes.early
         examples = [item.example for item in inputs]
         if tx.early_ends.all_in_inference:
             with inference_mode():
                 compiled = inference_mode()(self._compiled(module, examples))
         else:
             compiled = self._compiled(module, examples)
+        if not writes.can_undo and not getattr(compiled, "restores", False):
+            raise IrreversibleGraph
+        if writes.late and not getattr(compiled, "restores", False):
+            emit.irreversible_errors = (torch.OutOfMemoryError,)
         events.count("graphs")
         return restored_on_error(compiled, module), inputs
 
@@ -388,11 +400,18 @@ class FrameCompiler:
             self.backend, getattr(self.backend, "__name__", "inductor"))
 
 
-def _may_rerun(graph: fx.Graph, code: types.CodeType) -> bool:
-    """Whether the frame can be run eagerly from its start if its graph raises.
+def _may_rerun(tx: Interpreter, graph: Callable[..., Any] | None, code: types.CodeType) -> bool:
+    """Whether the frame is run eagerly from its start if its draws or its graph raise.
 
     A continuation is not, unless its graph could raise because of its inputs' data: it should free
     its arguments early.
     """
-    unchanged = has_checks(graph) or written_inputs(graph) == ()
-    return unchanged and (not is_continuation(code) or may_refuse_data(graph))
+    if graph is None or is_continuation(code):
+        return bool(tx.numbers.draws) or (graph is not None and may_refuse_data(tx.builder.graph))
+    return True
+
+
+@final
+class IrreversibleGraph(Exception):
+    """A graph that may raise after a write that cannot be undone, and whose backend does not store
+    the new values at its end."""

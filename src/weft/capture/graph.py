@@ -25,6 +25,7 @@ from weft._torch import functorch, is_functorch_wrapped_tensor, set_grad_enabled
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.errors import InternalError, SourceLine
+from weft.runtime.checked_results import checked
 from weft.runtime.data_checks import is_check
 from weft.runtime.data_errors import may_raise
 
@@ -131,6 +132,8 @@ class GraphBuilder(CallRecorder):
         self._last_placeholder = node
         node.meta["example_value"] = fake
         node.meta["version"] = version_of(fake)
+        if isinstance(fake, torch.Tensor):
+            node.meta["grad_fn"] = fake.grad_fn
         if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
             node.meta["layout"] = fake.size(), fake.stride()  # before the graph changes them
         self.inputs.append(GraphInput(source, node, example))
@@ -165,10 +168,26 @@ class GraphBuilder(CallRecorder):
 
 
 def drop_unused(graph: fx.Graph) -> None:
-    """Remove calls without users and without effects, last first."""
+    """Remove calls without users and without effects, last first.
+
+    Those that may raise because of data stay, since eager runs them.
+    """
     for node in reversed(graph.nodes):
-        if not node.users and node.op in ("call_function", "call_method") and not _has_effect(node):
+        if node.users or node.op not in ("call_function", "call_method") or _has_effect(node):
+            continue
+        if _raises_alone(node):
+            with graph.inserting_after(node):
+                kept = graph.create_node("call_function", checked, (node,))
+            kept.meta.update(example_value=None, stack=node.meta["stack"], effect=True)
+        else:
             graph.erase_node(node)
+
+
+def _raises_alone(node: fx.Node) -> bool:
+    """Whether the only effect of a call is an error for some data."""
+    notes, result = node.meta.get("notes"), node.meta.get("example_value")
+    return (notes is not None and notes.refuses and isinstance(result, torch.Tensor)
+            and not is_functorch_wrapped_tensor(result))
 
 
 def version_of(value: object) -> int:

@@ -50,6 +50,8 @@ class DataState:
     """Conditions that the replacement checks before it calls the graph."""
     checked_at: list[int] = field(default_factory=list)
     """The steps of branches that became checks in the graph."""
+    catches_refusals: bool = False
+    """Whether the program may catch the error of an operator of the graph."""
     expected_at: Counter[Hashable] = field(default_factory=Counter)
     """How often each branch was expected to go one way, by code, instruction and loop turn."""
     turns: int = 0

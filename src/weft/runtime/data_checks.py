@@ -66,3 +66,12 @@ def assume(condition: bool, text: str) -> None:
     """Raise `AssumptionError` unless the condition holds."""
     if not condition:
         raise AssumptionError(f"assumed of data: {text}")
+
+
+def check_places(places: torch.Tensor, size: int, wraps: bool) -> None:
+    """Raise `CheckFailed` unless all places are below the size, and at least 0 (or -size)."""
+    if places.numel() == 0:
+        return
+    least, greatest = places.aminmax()
+    if int(least) < (-size if wraps else 0) or int(greatest) >= size:
+        raise CheckFailed("an index is out of range")

@@ -65,6 +65,9 @@ class DynamicPolicy:
         """Dimensions that were symbolic in the part of the program before this one."""
         self.breaks_on_data = False
         """Whether graphs end at data-dependent operations: such a graph could not be compiled."""
+        self.ends_before_refusals = False
+        """Whether graphs end before operators that may fail, if what was written before cannot be
+        undone."""
         self.expects = True
         """Whether captures may expect something of data (`ShapeContext.expect`)."""
         self.unexpected: set[Hashable] = set()

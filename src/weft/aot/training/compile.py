@@ -19,11 +19,11 @@ from typing import Any, Final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import OpOverload, call_hooks_for_gradients, tree_flatten
+from weft._torch import call_hooks_for_gradients, tree_flatten
 from weft.aot import graph as aten_graph
 from weft.aot.global_state import Boxed, without_autocast
 from weft.aot.graph import memory_owner
-from weft.aot.operators import draws_numbers
+from weft.aot.operators import random_devices
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
 from weft.aot.rewrites.image_layout import use_channels_last
@@ -45,7 +45,7 @@ from weft.aot.training.requests import Requests
 from weft.aot.training.tangents import TangentLayout
 from weft.compiling import compiling
 from weft.diagnostics import events
-from weft.runtime.restoring import run_captured
+from weft.runtime.restoring import run_instead
 
 aten = torch.ops.aten
 
@@ -89,7 +89,7 @@ def compile_joint(
         gradients=_input_gradients(tracer, joint, joint_gm.graph, kept, backwards, parts.backward),
         inner=inner,
         redo=redo,
-        random_devices=_random_devices(parts.forward),
+        random_devices=random_devices(parts.forward),
         watched=_watched(stages, joint.gradient_inputs, leaves),
         late=redo.late,
         parts=(),
@@ -98,7 +98,7 @@ def compile_joint(
     if not inner.layers and _reaches_too_much(function, leaves):
         function = replace(function, parts=tuple(_part(function, g) for g in joint.groups))
     _protect_hooks(tracer, function, leaves)
-    call = wrap(traced, make_function(function), run_captured(gm), layers=make_layers(function))
+    call = wrap(traced, make_function(function), run_instead(gm), layers=make_layers(function))
     return call if torch.is_grad_enabled() else _with_gradients(call)
 
 
@@ -331,17 +331,6 @@ def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[i
 
 
 # -- what double backward must know ----------------------------------------------------------------
-
-
-def _random_devices(graph: Graph) -> frozenset[torch.device]:
-    """The devices on which a graph draws random numbers."""
-    return frozenset(
-        tensor.device
-        for n in graph.nodes
-        if isinstance(n.target, OpOverload) and draws_numbers(n.target, n.args, n.kwargs)
-        for tensor in tree_flatten(n.meta["val"])[0]
-        if isinstance(tensor, torch.Tensor)
-    )
 
 
 def _stale(joint: JointGraph, graph: Graph, traced: Traced) -> set[int]:

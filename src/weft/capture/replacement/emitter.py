@@ -36,17 +36,22 @@ from weft._torch import (
 from weft.capture.breaks import graph_break
 from weft.capture.frame import frame_places
 from weft.capture.graph import GraphInput
+from weft.capture.graph_writes import may_refuse_data
 from weft.capture.replacement.continuation import original_position
 from weft.capture.replacement.device_modes import mode_changes
 from weft.capture.replacement.ignored_warnings import ignoring
-from weft.capture.replacement.reruns import has_checks, random_state_saver
+from weft.capture.replacement.reruns import random_state_saver
 from weft.capture.replacement.tracebacks import Place, stand_for
 from weft.capture.replacement.user_lines import relocate_code
 from weft.capture.source import Source
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.capture.values.numbers.symbolic_numbers import condition_of_inputs
 from weft.capture.values.objects.locks import let_go, take, taken_locks
-from weft.capture.values.tensors.random_generators import draw_lines
+from weft.capture.values.tensors.random_generators import (
+    draw_lines,
+    drawn_from,
+    state_restorer,
+)
 from weft.errors import NumericsError
 from weft.interrupts import surface
 from weft.stances import set_error_mode
@@ -81,6 +86,8 @@ class Emitter:
         not raise."""
         self.on_unexpected: Callable[[Exception], None] | None = None
         """Set if the frame runs eagerly when a check fails before the graph runs."""
+        self.irreversible_errors: tuple[type[Exception], ...] = ()
+        """Errors that the program gets from the graph, since what it wrote cannot be undone."""
         self.locks: list[str] = []
         """Expressions of the program's locks under which the graph runs."""
 
@@ -225,7 +232,7 @@ class Emitter:
         early = [] if graph is None or self._may_run_eagerly() else (
             self.tx.effects.early_lines(self))
         self.locks = taken_locks(self)
-        body = [*draw_lines(self), *self._early_checks(), *early,
+        body = [*self._draws(), *self._early_checks(), *early,
                 *self._graph_call(graph, inputs), *self.lines]
         if self.locks:
             body.insert(0, f"{self.constant(take)}(({', '.join(self.locks)},))")
@@ -240,8 +247,8 @@ class Emitter:
         return self._function(graph, text, original_position(code, 0)[0]), text
 
     def _may_run_eagerly(self) -> bool:
-        """Whether the frame is expected to run from its start at times, after a check failed."""
-        return self.on_error is not None and has_checks(self.tx.builder.graph)
+        """Whether the frame may run from its start, after an operator or a check failed."""
+        return self.on_error is not None and may_refuse_data(self.tx.builder.graph)
 
     @property
     def may_rerun(self) -> bool:
@@ -277,7 +284,7 @@ class Emitter:
         checks = self.tx.data.early_checks
         if not checks:
             return []
-        undo = [f"{self.constant(let_go)}(({', '.join(self.locks)},))"] if self.locks else []
+        undo = [self._release()] if self.locks else []
         undo += ["restore_drawn()"] if self.tx.numbers.draws else []
         signal, report = self.constant(RunEagerly), self.constant(self.on_unexpected)
         lines = []
@@ -311,19 +318,40 @@ class Emitter:
         return [slot for root in self.tx.tree.roots() if root.accessor[0] == "local"
                 for slot in _own_slots(root)]
 
+    def _draws(self) -> list[str]:
+        """What is drawn before the graph. If the frame may run eagerly, the generators' states are
+        saved first."""
+        lines = draw_lines(self)
+        if not lines or self.on_error is None:
+            return lines
+        lines = _guarded(self._letting_go(lines), "Exception as error", [
+            f"{self.constant(surface)}(error)", "restore_drawn()", self._rerun()])
+        saver = self.constant(state_restorer)
+        return [f"restore_drawn = {saver}({', '.join(drawn_from(self))})", *lines]
+
+    def _letting_go(self, lines: list[str]) -> list[str]:
+        """The lines; if they raise, the locks are let go."""
+        if not self.locks:
+            return lines
+        return _guarded(lines, "BaseException", [self._release(), "raise"])
+
+    def _release(self) -> str:
+        return f"{self.constant(let_go)}(({', '.join(self.locks)},))"
+
+    def _rerun(self) -> str:
+        """The statement that lets C run the frame eagerly."""
+        return f"raise {self.constant(RunEagerly)}(error, {self.constant(self.on_error)})"
+
     def _guarded_call(self, call: str) -> list[str]:
         """The call of the graph, in the `try` blocks that handle its errors."""
-        lines = [call]
-        if self.locks:
-            release = f"{self.constant(let_go)}(({', '.join(self.locks)},))"
-            lines = _guarded(lines, "BaseException", [release, "raise"])
+        lines = self._letting_go([call])
         if any(map(_changes_modes, self.tx.builder.graph.nodes)):
             restore = self.constant(self.tx.state.restore)
             lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])
         if self.on_error is not None:
-            signal, report = self.constant(RunEagerly), self.constant(self.on_error)
             # A checkpoint around it has all that it needs; or a check of numerics failed.
-            passed_on = ", ".join(map(self.constant, (StopRecomputation, NumericsError)))
+            passed_on = ", ".join(map(self.constant, (
+                StopRecomputation, NumericsError, *self.irreversible_errors)))
             lines = _guarded(lines, f"({passed_on})", ["raise"])
             undo = ["restore_drawn()"] if self.tx.numbers.draws else []
             kept = random_state_saver(self.tx.builder.graph)
@@ -331,7 +359,7 @@ class Emitter:
                 lines.insert(0, f"random = {self.constant(kept)}()")
                 undo.append("random.restore()")
             lines += _handler("Exception as error", [
-                f"{self.constant(surface)}(error)", *undo, f"raise {signal}(error, {report})"])
+                f"{self.constant(surface)}(error)", *undo, self._rerun()])
         return lines
 
 

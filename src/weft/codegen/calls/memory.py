@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import final
 
+from weft.codegen.calls.refusals import Refusals, find_refusals
 from weft.codegen.ir.loop_ir import Kernel, Load, Reduce, reduction_depths
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.scheduling.dependencies import Step
@@ -40,6 +41,7 @@ class MemoryPlan:
     in_place: dict[str, str] = field(default_factory=dict)
     donated: list[str] = field(default_factory=list)
     dead_after: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    refusals: Refusals = field(default_factory=Refusals)
 
     def root(self, name: str) -> str:
         """The first buffer in a chain of buffers that are written in place of each other."""
@@ -67,7 +69,7 @@ def plan_memory(
     schedule: Schedule, lowered: GraphLowering, kernels: Mapping[int, Kernel]
 ) -> MemoryPlan:
     """Lifetimes and reuse; `kernels` are the groups' kernels by group id."""
-    plan = MemoryPlan()
+    plan = MemoryPlan(refusals=find_refusals(schedule, lowered, kernels))
     returned = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
     last = last_uses(schedule, lowered)
     fixed = returned | aliased_buffers(schedule)
@@ -83,14 +85,15 @@ def plan_memory(
         plan.buffers.update((b.name, b) for b in written)
         if isinstance(step, Group):
             _update(plan, step)
-            _donate(plan, written, lowered, last, position, kernels[step.id])
+            if position > plan.refusals.last:
+                _donate(plan, written, lowered, last, position, kernels[step.id])
             dying = [n for n in ending.get(position, []) if n in plan.buffers and n not in fixed]
             for buffer in [b for b in written if b.name not in plan.in_place]:
                 _place(plan, buffer, kernels[step.id], dying, free)
         else:
             base = step.overwritten()
             if base is not None and base.name not in fixed and read[base.name] == position:
-                _overwrite(plan, written[0], base, lowered)
+                _overwrite(plan, written[0], base, lowered, position)
         _retire(plan, position, ending.get(position, []), fixed, free)
     if plan.reuse:
         _forgo_costly_reuse(plan, schedule, lowered, last)
@@ -186,11 +189,15 @@ def _place(
         plan.reuse[buffer.name] = candidates.pop()
 
 
-def _overwrite(plan: MemoryPlan, made: Buffer, base: Buffer, lowered: GraphLowering) -> None:
+def _overwrite(
+    plan: MemoryPlan, made: Buffer, base: Buffer, lowered: GraphLowering, position: int
+) -> None:
     """Let an ATen call that is the last to read its first operand write there, if that is our
     memory or the input whose new value this is."""
     target = lowered.written.get(made.name)
     if target is not None and plan.root(base.name) == target.name:
+        if position <= plan.refusals.last:
+            return
         plan.buffers[target.name] = target
         plan.donated.append(target.name)
         plan.in_place[made.name] = base.name

@@ -30,7 +30,7 @@ from weft.codegen.scheduling.groups import Group
 from weft.codegen.scheduling.schedule import Schedule
 from weft.codegen.values import Buffer, ExternCall, Shape, Value
 from weft.errors import InternalError
-from weft.runtime.data_checks import assume
+from weft.runtime.data_checks import assume, check_places
 from weft.shapes.algebra.expr import Expr, IntExpr, symbols
 from weft.shapes.algebra.floats import (
     SYMBOLIC_FLOATS,
@@ -55,12 +55,14 @@ def write_calls(
     sequence = CallSequence(scope=dict(lowered.constants))
     _unpack(sequence, lowered, plan)
     pauses = _pauses(lowered, schedule)
+    _check_places(sequence, plan, -1)
     for position, step in enumerate(schedule.steps):
         if isinstance(step, Group):
             _allocate(sequence, plan, step_writes(step, schedule.needed))
             _launch(sequence, *kernels[step.id])
         else:
             _call(sequence, step, lowered, plan)
+        _check_places(sequence, plan, position)
         dead = [n for n in plan.dead_after.get(position, []) if n not in plan.reuse.values()]
         if dead:
             sequence.lines.append(f"del {', '.join(dead)}")
@@ -72,6 +74,14 @@ def write_calls(
     sequence.asserts.finish()
     _bind_numbers(sequence, lowered)
     return sequence
+
+
+def _check_places(sequence: CallSequence, plan: MemoryPlan, position: int) -> None:
+    """Test the indices that the step computed, so that later steps cannot raise."""
+    for check in plan.refusals.checks.get(position, ()):
+        sequence.scope["check_places"] = check_places
+        size = python_text(check.size)
+        sequence.lines.append(f"check_places({check.buffer}, {size}, {check.wraps})")
 
 
 def _pauses(lowered: GraphLowering, schedule: Schedule) -> dict[int, list[Sequence[int]]]:

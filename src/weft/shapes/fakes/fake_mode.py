@@ -35,6 +35,7 @@ from weft.shapes.fakes.data_dependent import RULES
 from weft.shapes.fakes.kernel_trials import refusal
 from weft.shapes.fakes.make_fake import make_fake, make_meta
 from weft.shapes.fakes.meta_corrections import corrected
+from weft.shapes.fakes.operator_effects import OperatorNotes
 from weft.shapes.fakes.operator_rules import OPERATOR_RULES
 from weft.shapes.fakes.result_memo import MISSING, CallReader, ResultMemo
 from weft.shapes.fakes.without_dynamo import initialise
@@ -88,10 +89,20 @@ class MemoFakeMode(FakeTensorMode):
         self.cache_enabled = False
         self.symbols: ShapeContext | None = None
         """Makes symbols for what depends on data; None: such operators raise."""
+        self.notes: OperatorNotes | None = None
         self._memo = ResultMemo()
         self.raises_refusals = raises_refusals
         """Whether what the CPU's kernels refuse raises; not where weft rewrites operators."""
         self._refuses_sizes = False
+
+    @contextmanager
+    def noting(self) -> Iterator[OperatorNotes]:
+        """Note what the operators inside do."""
+        notes = self.notes = OperatorNotes()
+        try:
+            yield notes
+        finally:
+            self.notes = None
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (),
@@ -111,6 +122,8 @@ class MemoFakeMode(FakeTensorMode):
             raise SizesAskedError(str(func))
         if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks it in most operators
             return _META if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
+        if self.notes is not None:
+            self.notes.note(func, args, kwargs or {})
         symbols = self.symbols
         if symbols is None:
             return self._plain(func, types, args, kwargs)

@@ -23,13 +23,13 @@ from weft._torch import (
     OpOverload,
     OpOverloadPacket,
     is_collective,
-    pytree,
 )
 from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.values.tensors.ragged_sizes import is_ragged
 from weft.interrupts import surface
 from weft.shapes.algebra.relation import eq
 from weft.shapes.fakes.float_trials import run_carrying
+from weft.shapes.fakes.operator_effects import OperatorNotes
 from weft.shapes.symnode import UndecidedValue, expr_of
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Observed:
     writes: bool
     has_effect: bool
     """Whether it must run even if nothing uses its result."""
-    is_counted: bool
-    """Whether all that it writes can be told by the tensors' versions."""
+    notes: OperatorNotes
+    """What its operators write, and whether one may fail because of data."""
 
 
 def observe(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any]) -> Observed:
@@ -62,7 +62,8 @@ def observe(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any
     given = [*fakes, *named.values()]
     versions = [_version(fake) for fake in given]
     tx.shapes.data.answers.clear()
-    result, by_python = run_on_fakes(tx, target, fakes, named)
+    with tx.fakes.mode.noting() as notes:
+        result, by_python = run_on_fakes(tx, target, fakes, named)
     written = [f for f, v in zip(given, versions, strict=True) if v != _version(f)]
     _check_writable(target, written)
     if "out" in named and not isinstance(target, str):
@@ -70,11 +71,11 @@ def observe(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any
     changed = bool(written) or "out" in named
     writes = changed or _writes(target)
     updates = _updates_statistics(name_of(target), fakes, named)
-    writable = fakes[:1] if target is operator.setitem else given
+    for fake in given if updates else ():
+        notes.note_write(fake)
     return Observed(
         result, by_python, writes,
-        has_effect=writes or updates or result is None or is_collective(target),
-        is_counted=changed and not updates and not any(map(_is_uncounted, writable)))
+        has_effect=writes or updates or result is None or is_collective(target), notes=notes)
 
 
 def run_on_fakes(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]
@@ -198,13 +199,6 @@ def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> b
             ("batch_norm_gather", "batch_norm_update", "fused_moving_avg_obs"))
     training = named.get("training", fakes[5] if len(fakes) > 5 else False)
     return training is True
-
-
-def _is_uncounted(fake: Any) -> bool:
-    """Whether writes to the argument's tensors do not change versions that `record` compares."""
-    if isinstance(fake, torch.Tensor):
-        return fake.is_inference()
-    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake))
 
 
 def _version(fake: Any) -> int:

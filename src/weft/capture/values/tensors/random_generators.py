@@ -288,17 +288,16 @@ def _draw_value(
 
 
 def draw_lines(emit: Emitter) -> list[str]:
-    """Statements that draw what the program draws.
-
-    If the frame may still be run eagerly, they save the generators' states first.
-    """
+    """Statements that draw what the program draws."""
     draws: list[Draw] = emit.tx.numbers.draws
-    lines = [draw.line(emit) for draw in draws]
-    if draws and (emit.on_error is not None or emit.on_unexpected is not None):
-        outside = [d.owner for d in draws if d.owner.source and not d.owner.source.is_drawn]
-        owners = ", ".join(dict.fromkeys(map(emit.value, outside)))
-        lines.insert(0, f"restore_drawn = {emit.constant(state_restorer)}({owners})")
-    return lines
+    return [draw.line(emit) for draw in draws]
+
+
+def drawn_from(emit: Emitter) -> list[str]:
+    """Expressions for the generators from outside that these statements change."""
+    owners = [draw.owner for draw in emit.tx.numbers.draws]
+    outside = [owner for owner in owners if owner.source and not owner.source.is_drawn]
+    return list(dict.fromkeys(map(emit.value, outside)))
 
 
 def state_restorer(*generators: Any) -> Callable[[], None]:

@@ -24,6 +24,7 @@ from weft._torch import (
     is_functorch_wrapped_tensor,
 )
 from weft.capture.breaks import graph_break
+from weft.capture.graph_writes import note_refusal
 from weft.capture.guards.guard_set import tensor_guard
 from weft.capture.operator_names import plain_operator
 from weft.capture.replacement.device_modes import ignores
@@ -422,13 +423,14 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
     if same is not None and not seen.writes and not is_in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
+    note_refusal(tx, seen.notes)
     node = tx.builder.call(target, nodes, named_nodes, result, tx.stack())
     _note_data(tx, node, result)
     if seen.by_python:
         node.meta["python_dispatcher"] = True
     if same is not None or seen.has_effect:
         node.meta["effect"] = True
-        node.meta["counted"] = seen.is_counted
+    node.meta["notes"] = seen.notes
     return same or _written_out(tx, kwargs.get("out"), result) or wrap_result(tx, node, result)
 
 
