@@ -1,6 +1,6 @@
 """Exceptions and warnings that a user of weft can meet, one class per mistake.
 
-Place in the pipeline: the bottom; every stage raises these and nothing here imports weft.
+Place in the pipeline: the bottom; every stage raises these.
 
 Each message says what happened, where in the user's code (when there is a place), and what to do::
 
@@ -19,6 +19,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, final
 
+from weft.quoting import one_line
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class SourceLine:
     function: str
 
     def __str__(self) -> str:
-        return f'{self.file}:{self.line} in {self.function}'
+        return f"{one_line(self.file)}:{self.line} in {one_line(self.function)}"
 
 
 class WeftError(Exception):

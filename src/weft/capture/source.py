@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, final
 
+from weft.quoting import one_line
+
 Accessor = tuple[Any, ...]
 
 _ITEMS = frozenset({"dict_item", "list_item", "tuple_item"})
@@ -78,7 +80,7 @@ class Source:
         return 1 + sum(child.extent() for child in self.children())
 
     def attribute(self, name: str) -> Source:
-        return self.child(("attr", name), ("attr", name), f"{self.name}.{name}")
+        return self.child(("attr", name), ("attr", name), f"{self.name}.{one_line(name)}")
 
     def instance_dict(self) -> Source:
         return self.child(("instance_dict",), "instance_dict", self.name)
@@ -99,7 +101,7 @@ class Source:
 
     def call(self, function: Any, name: str) -> Source:
         """`function(value)`: any other way to get from one value to another."""
-        return self.child(("call", function), ("call", id(function)), name)
+        return self.child(("call", function), ("call", id(function)), one_line(name))
 
     @property
     def is_fixed(self) -> bool:
@@ -133,7 +135,7 @@ class Source:
 
     def _item_name(self, key: Any) -> str:
         if self.accessor[0] == "instance_dict":
-            return f"{self.name}.{key}"
+            return f"{self.name}.{describe_name(key)}"
         parent = self.base
         if (parent is not None and parent.accessor[0] == "instance_dict"
                 and self.accessor[-1] in _MODULE_DICTS):
@@ -166,15 +168,15 @@ class SourceTree:
         return found
 
     def local(self, index: int, name: str) -> Source:
-        return self._root(("local", index), ("local", index), name)
+        return self._root(("local", index), ("local", index), one_line(name))
 
     def cell(self, index: int, name: str) -> Source:
         """The cell object of the frame's `index`-th free variable."""
-        return self._root(("cell_object", index), ("cell_object", index), name)
+        return self._root(("cell_object", index), ("cell_object", index), one_line(name))
 
     def object(self, value: Any, name: str) -> Source:
         """A fixed object, such as a module's globals or a class found while capturing."""
-        return self._root(("object", value), ("object", id(value)), name)
+        return self._root(("object", value), ("object", id(value)), one_line(name))
 
     def drawn(self, name: str) -> Source:
         """A place that the replacement fills before it calls the graph."""
@@ -213,10 +215,15 @@ def describe(obj: Any, depth: int = 5) -> str:
     if type(obj) in _PLAIN:
         return repr(obj)
     if issubclass(type(obj), types.ModuleType):
-        return str(_NAMESPACE(obj).get("__name__", "module"))
+        return one_line(_NAMESPACE(obj).get("__name__", "module"))
     if issubclass(type(obj), (type, types.FunctionType, types.BuiltinFunctionType)):
-        return str(obj.__name__)
-    return f"<{type(obj).__name__} object>"
+        return one_line(obj.__name__)
+    return f"<{one_line(type(obj).__name__)} object>"
+
+
+def describe_name(key: object) -> str:
+    """A name in a namespace, whose keys may be anything."""
+    return one_line(key) if isinstance(key, str) else describe(key)
 
 
 _LIBRARY: Final = frozenset({"torch", *sys.stdlib_module_names})
@@ -233,5 +240,5 @@ def _hashable(key: Any) -> Any:
 
 
 def _member(owner: str, key: Any) -> str:
-    text = str(key)
+    text = describe_name(key)
     return f"{owner}[{text}]" if text.isdigit() else f"{owner}.{text}"

@@ -27,6 +27,7 @@ from weft._torch import is_collective
 from weft.codegen.ir.dtypes import DType, compute_type, from_torch
 from weft.codegen.ir.loop_ir import KernelBuilder, Node, Scalar
 from weft.errors import SourceLine
+from weft.quoting import one_line
 from weft.runtime.writes import WRITERS
 from weft.shapes.algebra.bounds import lower_bound, upper_bound
 from weft.shapes.algebra.expr import IntExpr, subs, symbols
@@ -44,8 +45,8 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         if self.line is None:
-            return self.operator
-        return f"{self.operator}  {self.line.file.rsplit('/', 1)[-1]}:{self.line.line}"
+            return one_line(self.operator)
+        return one_line(f"{self.operator}  {self.line.file.rsplit('/', 1)[-1]}:{self.line.line}")
 
 
 Shape: TypeAlias = tuple[IntExpr, ...]

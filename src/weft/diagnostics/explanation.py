@@ -24,6 +24,7 @@ from weft.diagnostics.changes import Change
 from weft.diagnostics.events import Event
 from weft.diagnostics.graph_text import graph_text
 from weft.errors import SourceLine
+from weft.quoting import one_line
 
 _INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))
 _NOT_OPERATORS = frozenset({"placeholder", "output", "get_attr"})
@@ -122,7 +123,7 @@ class Explanation:
     @classmethod
     def from_events(cls, events: Iterable[Event], *, name: str) -> Explanation:
         """The explanation of a list of events."""
-        made = cls(name)
+        made = cls(one_line(name))
         for event in events:
             if (take := _TAKE.get(event.kind)) is not None:
                 take(made, event.fields)
@@ -203,7 +204,7 @@ def _source_lines(stack: Any) -> tuple[SourceLine, ...]:
 def code_name(code: Any) -> str:
     """A code object in the user's words: name, file and line; other values as text."""
     if isinstance(code, CodeType):
-        return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+        return one_line(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
     return str(code)
 
 
@@ -237,7 +238,7 @@ def _take_recompile(made: Explanation, fields: dict[str, Any]) -> None:
 
 def _take_kernel(made: Explanation, fields: dict[str, Any]) -> None:
     stack = fields.get("stack") or ()
-    lines = dict.fromkeys(f"{line.file}:{line.line}" for line in _source_lines(stack))
+    lines = dict.fromkeys(f"{one_line(line.file)}:{line.line}" for line in _source_lines(stack))
     made.kernels.append(KernelInfo(
         str(fields.get("name", "")), str(fields.get("target", "")), tuple(lines)))
 

@@ -41,6 +41,7 @@ from weft.errors import (
     warn,
 )
 from weft.interrupts import surface
+from weft.quoting import one_line, printable
 from weft.version import __version__
 
 SURFACING: Final = (UserError, GraphBreakError, BackendError)
@@ -85,12 +86,12 @@ def handle(
 def _message(
     error: Exception, during: str, what: str, stack: Sequence[SourceLine], path: str | None
 ) -> str:
-    subject = f" of {what}" if what else ""
+    subject = f" of {one_line(what)}" if what else ""
     where = f" ({stack[-1]})" if stack else ""
     note = f"; please file the report {path}" if path else "; no report could be written"
     note += "".join(f"; {added}" for added in getattr(error, "__notes__", ()))
-    return (f"weft failed during {during}{subject}{where} and runs it eagerly: "
-            f"{type(error).__name__}: {error}{note}. WEFT_STRICT=1 raises instead.")
+    return printable(f"weft failed during {during}{subject}{where} and runs it eagerly: "
+                     f"{type(error).__name__}: {error}{note}. WEFT_STRICT=1 raises instead.")
 
 
 def _signature(error: Exception, during: str) -> tuple[object, ...]:
@@ -169,7 +170,7 @@ def _report_text(
 ) -> str:
     """What helps to reproduce a failure: versions, settings, traceback, what was compiled."""
     sections = {
-        "what": f"{type(error).__name__} during {during} of {what or 'a graph'}",
+        "what": f"{type(error).__name__} during {during} of {one_line(what) or 'a graph'}",
         "where in the program": "\n".join(str(line) for line in stack),
         "versions": environment_text(),
         "settings": config.describe(),
@@ -178,8 +179,8 @@ def _report_text(
         "latest events": "\n".join(f"{e.kind} {e.fields}"
                                    for e in events.history()[-_EVENTS_SHOWN:]),
     }
-    return "\n".join(f"== {title} ==\n{text.rstrip()}\n"
-                     for title, text in sections.items() if text)
+    return printable("\n".join(f"== {title} ==\n{text.rstrip()}\n"
+                               for title, text in sections.items() if text))
 
 
 def environment_text() -> str:
@@ -189,6 +190,6 @@ def environment_text() -> str:
         f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}",
         f"Python {sys.version.split()[0]} ({sys.implementation.name})",
         f"{platform.platform()}, {platform.machine()}",
-        f"command {Path(sys.argv[0]).name if sys.argv else ''}",
+        f"command {one_line(Path(sys.argv[0]).name) if sys.argv else ''}",
     ]
     return "\n".join(lines)

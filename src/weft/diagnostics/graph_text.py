@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from weft.quoting import one_line
+
 
 def graph_text(graph: Any) -> str:
     """The code of a GraphModule; anything else as it prints itself."""
@@ -41,7 +43,7 @@ def _statements(gm: fx.GraphModule) -> Iterator[str]:
 
 def _line_of(node: fx.Node) -> str:
     stack = node.meta.get("stack") or ()
-    return f"  {stack[-1].file.rpartition('/')[2]}:{stack[-1].line}" if stack else ""
+    return f"  {one_line(stack[-1].file.rpartition('/')[2])}:{stack[-1].line}" if stack else ""
 
 
 def _type_of(node: fx.Node) -> str:
@@ -55,7 +57,7 @@ def type_text(value: Any) -> str:
         return f"{dtype}[{', '.join(map(str, value.size()))}]{_strides_text(value)}"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(type_text, value))})"
-    return type(value).__name__
+    return one_line(type(value).__name__)
 
 
 def _strides_text(tensor: torch.Tensor) -> str:

@@ -26,6 +26,7 @@ from weft.diagnostics import events
 from weft.diagnostics.artifacts import ARTIFACTS, Format
 from weft.diagnostics.events import Event
 from weft.errors import BadValue, UnknownArtifact
+from weft.quoting import printable
 
 _CODE: Final = frozenset({"bytecode", "graph", "aot", "passes", "output_code"})
 
@@ -107,6 +108,6 @@ def _ensure_handler() -> None:
 def _log(event: Event) -> None:
     for logger, form in _on.get(event.kind, ()):
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s", form(event.fields))
+            logger.debug("%s", printable(form(event.fields)))
         elif logger.isEnabledFor(logging.INFO):
-            logger.info("%s", form(event.fields).partition("\n")[0])
+            logger.info("%s", printable(form(event.fields)).partition("\n")[0])

@@ -13,6 +13,7 @@ import re
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -21,14 +22,15 @@ import torch
 from torch import fx
 
 from weft.diagnostics.failures import environment_text, report_folder
+from weft.quoting import as_comment, attribute, literal
 
 _PROGRAM: Final = '''\
-"""{problem}
-
-Written by weft. Run it: it ends with an error as long as the defect is there.
-
+{problem}
+#
+# Written by weft. Run it: it ends with an error as long as the defect is there.
+#
 {environment}
-"""
+import importlib
 import sys
 from pathlib import Path
 
@@ -39,8 +41,8 @@ from weft.diagnostics.numerics import compare
 
 {classes}
 inputs = torch.load(Path(__file__).with_suffix(".pt"), weights_only=False)
-graph = Graph()  # a backend of yours: weft.register_backend({backend!r}, ...) here
-sys.exit(compare(graph, weft.compile(graph, backend={backend!r}), inputs) or 0)
+graph = Graph()  # a backend of yours: weft.register_backend({backend}, ...) here
+sys.exit(compare(graph, weft.compile(graph, backend={backend}), inputs) or 0)
 '''
 
 _CLASS: Final = '''
@@ -74,15 +76,16 @@ def program(gm: fx.GraphModule, problem: str, backend: str) -> str:
     for _, needed in classes:
         imports |= dict.fromkeys(needed)
     return _PROGRAM.format(
-        problem=problem, environment=environment_text(), backend=backend,
+        problem=as_comment(problem), environment=as_comment(environment_text()),
+        backend=literal(backend),
         imports="\n".join(imports), classes="".join(source for source, _ in classes))
 
 
 def _classes(gm: fx.GraphModule, name: str) -> Iterator[tuple[str, list[str]]]:
     """The module as a class, after those of its subgraphs; each with the imports it needs."""
     children = {n: c for n, c in gm.named_children() if isinstance(c, fx.GraphModule)}
-    for attribute, child in children.items():
-        yield from _classes(child, f"{name}_{attribute}")
+    for n, child in children.items():
+        yield from _classes(child, f"{name}_{n}")
     python = gm.graph.python_code("self")
     made = "".join(f"        self.{n} = {name}_{n}()\n" for n in children)
     yield (_CLASS.format(name=name, children=made,
@@ -96,10 +99,12 @@ def _imports(source: str, names: Mapping[str, Any]) -> Iterator[str]:
         if name == "torch" or not re.search(rf"\b{re.escape(name)}\b", source):
             continue
         if isinstance(value, ModuleType):
-            yield f"import {value.__name__} as {name}"
+            yield f"{name} = importlib.import_module({literal(value.__name__)})"
         elif isinstance(value, float):
             yield f"{name} = float({str(value)!r})"
         elif value is type(None):
             yield f"{name} = type(None)"
         else:
-            yield f"from {value.__module__} import {value.__qualname__} as {name}"
+            path = str(value.__qualname__).split(".")
+            owner = f"importlib.import_module({literal(str(value.__module__))})"
+            yield f"{name} = {reduce(attribute, path, owner)}"

@@ -23,6 +23,7 @@ from weft.config import config
 from weft.diagnostics import events
 from weft.diagnostics.artifacts import ARTIFACTS, Format
 from weft.diagnostics.events import Event
+from weft.quoting import printable
 
 _FORMS: Final[dict[str, Format]] = {
     kind: form for forms in ARTIFACTS.values() for kind, form in forms.items()
@@ -56,7 +57,7 @@ def _write(event: Event) -> None:
     with contextlib.suppress(OSError):  # a full disk
         folder = _folder()
         number = sum(1 for _ in folder.iterdir()) + 1
-        text = form(event.fields) + "\n"
+        text = printable(form(event.fields)) + "\n"
         (folder / f"{number:03}_{event.kind}.txt").write_bytes(text.encode(errors="replace"))
 
 

@@ -25,6 +25,7 @@ from weft.capture.source import Reference, Source, SourceTree, describe, is_libr
 from weft.capture.state import readable_modes
 from weft.errors import SourceLine
 from weft.interrupts import is_from_outside
+from weft.quoting import one_line
 
 
 @final
@@ -52,7 +53,7 @@ def short(value: Any) -> str:
         if value is None:
             return "an object that is gone"
     if issubclass(type(value), type):
-        return str(value.__qualname__)
+        return one_line(value.__qualname__)
     text = describe(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -61,8 +62,8 @@ def _tensor_text(guard: Guard) -> str:
     kind, dtype, device_type, _index, _layout, grad, sizes, strides = guard.args
     shape = list(sizes)
     extra = ", requires_grad" if grad else ""
-    return (f"{guard.source} is a {kind.__name__} of {dtype}, {shape}, strides {list(strides)} "
-            f"on {device_type}{extra}")
+    return (f"{guard.source} is a {one_line(kind.__name__)} of {dtype}, {shape}, "
+            f"strides {list(strides)} on {device_type}{extra}")
 
 
 _TEXT: dict[str, Callable[[Guard], str]] = {
@@ -71,13 +72,13 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
     "eq": lambda g: f"{g.source} == {short(g.args[0])}",
     "len": lambda g: f"len({g.source}) == {g.args[0]}",
     "dict_keys": lambda g: f"list({g.source}) == {short(list(g.args[0]))}",
-    "missing_key": lambda g: f"{g.args[0]!r} not in {g.source}",
+    "missing_key": lambda g: f"{short(g.args[0])} not in {g.source}",
     "same_as_slot": lambda g: f"{g.source} is the same object as before",
     "tensor": _tensor_text,
-    "content": lambda g: f"{g.source} {g.args[1]!r}",
+    "content": lambda g: f"{g.source} {short(g.args[1])}",
     "shape": lambda g: str(g.args[0]),
     "data": lambda g: str(g.args[0]),
-    "absent": lambda g: f"{g.args[0]} not in {g.args[1]}",
+    "absent": lambda g: one_line(f"{g.args[0]} not in {g.args[1]}"),
     "distinct": lambda g: f"{', '.join(g.args)} are different objects",
     "functions": lambda g: f"code and defaults of {short([row[0] for row in g.args])}",
     "global_state": lambda g: "global modes (gradient, autocast, ...) are as they were",

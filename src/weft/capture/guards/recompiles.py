@@ -18,6 +18,7 @@ from weft.capture.values.base import MISSING
 from weft.config import config
 from weft.diagnostics import events
 from weft.diagnostics.changes import Change, summary
+from weft.diagnostics.explanation import code_name
 from weft.errors import RecompileLimitWarning, users_level
 
 
@@ -89,7 +90,7 @@ def stop_compiling(code: types.CodeType, changes: list[Change], limit: str, *, w
     shown = "\n".join(f"  {reason}" for reason in reasons)
     hints = "\n".join(f"  {hint}" for hint in dict.fromkeys(c.hint for c in changes))
     warnings.warn(
-        f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has reached "
+        f"{code_name(code)} has reached "
         f"weft.config.{limit} = {getattr(config, limit)} and runs eagerly for further variants; "
         f"what kept changing:\n{shown}\ndo:\n{hints}\n  or raise weft.config.{limit}",
         RecompileLimitWarning, stacklevel=users_level())

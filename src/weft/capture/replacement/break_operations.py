@@ -33,6 +33,7 @@ from weft.capture.replacement.tracebacks import hide, warn
 from weft.capture.values.base import NullValue, SymbolicValue
 from weft.capture.values.tensors.tensor import TensorValue
 from weft.markers import disable, is_disabled, is_disabled_deeply, mark_of
+from weft.quoting import keyword, literal
 from weft.registrar import registrar
 
 
@@ -89,7 +90,8 @@ def _call_text(
 ) -> str:
     plain = len(args) - len(names)
     parts = [emit.value(arg) for arg in args[:plain]]
-    parts += [f"{name}={emit.value(arg)}" for name, arg in zip(names, args[plain:], strict=True)]
+    parts += [keyword(name, emit.value(arg))
+              for name, arg in zip(names, args[plain:], strict=True)]
     return f"{_callee(emit, function)}({', '.join(parts)})"
 
 
@@ -180,8 +182,8 @@ _EXPRESSIONS: Final[dict[str, tuple[int, str, int]]] = {
     "DELETE_SUBSCR": (2, "{delitem}({0}, {1})", 0),
     "BINARY_SLICE": (3, "{0}[slice({1}, {2})]", 1),
     "STORE_SLICE": (4, "{setitem}({1}, slice({2}, {3}), {0})", 0),
-    "STORE_ATTR": (2, "setattr({1}, {name!r}, {0})", 0),
-    "DELETE_ATTR": (1, "delattr({0}, {name!r})", 0),
+    "STORE_ATTR": (2, "setattr({1}, {name}, {0})", 0),
+    "DELETE_ATTR": (1, "delattr({0}, {name})", 0),
     "UNARY_NEGATIVE": (1, "-{0}", 1),
     "UNARY_POSITIVE": (1, "+{0}", 1),
     "UNARY_INVERT": (1, "~{0}", 1),
@@ -199,14 +201,14 @@ def _expression(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     items = _top(emit, frame, taken)
     functions = {name: emit.constant(getattr(operator, name))
                  for name in ("setitem", "delitem") if f"{{{name}}}" in text}
-    return Operation(taken, text.format(*items, name=ins.argval, **functions), pushes)
+    return Operation(taken, text.format(*items, name=literal(str(ins.argval)), **functions), pushes)
 
 
 @_translates("LOAD_ATTR", "LOAD_METHOD")
 def _load_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     (owner,) = _top(emit, frame, 1)
     null = ins.name == "LOAD_METHOD" or bool(ins.flags & 1)
-    return Operation(1, f"getattr({owner}, {ins.argval!r})", null=null)
+    return Operation(1, f"getattr({owner}, {literal(ins.argval)})", null=null)
 
 
 @_translates("TO_BOOL")
@@ -243,7 +245,7 @@ def _convert(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 def _import(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     level, names = _top(emit, frame, 2)
     space = emit.value(frame.globals)
-    return Operation(2, f"__import__({ins.argval!r}, {space}, None, {names}, {level})")
+    return Operation(2, f"__import__({literal(ins.argval)}, {space}, None, {names}, {level})")
 
 
 @_translates("POP_TOP")

@@ -54,6 +54,7 @@ from weft.capture.values.tensors.random_generators import (
 )
 from weft.errors import NumericsError
 from weft.interrupts import surface
+from weft.quoting import is_name, literal
 from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Emitter:
         if name is None:
             name = f"c{len(self.constants)}"
             label = getattr(obj, "__name__", None)
-            if isinstance(label, str) and label.isidentifier():
+            if type(label) is str and is_name(label):
                 name = f"{name}_{label}"
             self._constant_names[id(obj)] = name
             self.constants[name] = obj
@@ -164,12 +165,12 @@ class Emitter:
         if recipe is not None:
             return self.value(recipe)
         if isinstance(obj, enum.Enum) and type(obj) in self.tx.classes.made:
-            return f"{self.constant(type(obj))}[{obj.name!r}]"
+            return f"{self.constant(type(obj))}[{literal(obj.name)}]"
         if isinstance(obj, _PART_OF_CLASS):
             for model in self.tx.classes.made:
                 for name, part in vars(model).items():
                     if part is obj:
-                        return f"vars({self.constant(model)})[{name!r}]"
+                        return f"vars({self.constant(model)})[{literal(name)}]"
         if type(obj) in self.tx.classes.made:
             raise graph_break("unknown-value", "a constant of a class made inside")
         return None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w.])([A-Za-z_]\w*)""")
 _OURS: Final = re.compile(r"(v_\d+|[tc]\d+\w*|out\d+)\Z")
-_SLOTS: Final = re.compile(r"\bv\[(\d+)\]")
+_SLOTS: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\bv\[(\d+)\]""")
 _SLOT_NAMES: Final = re.compile(r"\bv_(\d+)\b")
 
 
@@ -61,7 +61,7 @@ def operation_in_frames(emit: Emitter, frame: Frame, text: str) -> str:
     callers. The outermost frame is the replacement's own."""
     if frame.caller is None or _is_polyfill(frame):
         return text
-    text = _SLOTS.sub(r"v_\1", text)
+    text = _SLOTS.sub(lambda m: m[1] or f"v_{m[2]}", text)  # not in literals
     names = ", ".join(dict.fromkeys(
         m[2] for m in _NAMES.finditer(text) if m[2] and _is_ours(m[2])))
     space: dict[str, types.FunctionType] = {}

@@ -21,6 +21,7 @@ from weft.capture.values.base import MISSING, SymbolicValue, is_heap_type
 from weft.capture.values.constant import ConstantValue, constant, member_attribute
 from weft.capture.values.declared import Declared
 from weft.capture.values.objects.functions import BoundMethodValue
+from weft.quoting import assignment
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class ClassAttributes:
     def replay(self, emit: Emitter) -> None:
         target = emit.constant(self.cls)
         for name, value in self.values.items():
-            emit.line(f"{target}.{name} = {emit.value(value)}")
+            emit.line(assignment(target, name, emit.value(value)))
 
 
 def write_class_attribute(tx: Interpreter, cls: type, name: str, value: SymbolicValue) -> None:

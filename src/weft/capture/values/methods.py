@@ -17,6 +17,7 @@ from weft.capture.operator_names import COMPARISONS, IN_PLACE, OPERATOR_METHODS
 from weft.capture.values.arities import method_fits
 from weft.capture.values.base import Args, Kwargs, SymbolicValue, is_heap_type
 from weft.capture.values.constant import NOT_IMPLEMENTED
+from weft.quoting import attribute
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -161,7 +162,7 @@ class BoundBuiltin(SymbolicValue):
         return self.owner.method(tx, self.name, args, kwargs)
 
     def rebuild(self, emit: Emitter) -> str:
-        return f"{emit.value(self.owner)}.{self.name}"
+        return attribute(emit.value(self.owner), self.name)
 
     def __repr__(self) -> str:
         return f"{self.owner!r}.{self.name}"

@@ -26,6 +26,7 @@ from weft.capture.values.lifetimes import check_kept
 from weft.capture.values.methods import ContainerMethods, MethodTable
 from weft.capture.values.registry import wraps
 from weft.interrupts import surface
+from weft.quoting import assignment
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -290,7 +291,7 @@ class DictValue(ContainerMethods):
 
     def _set_attributes(self, emit: Emitter, name: str) -> None:
         for attribute, value in self.attributes.items():
-            emit.line(f"{name}.{attribute} = {emit.value(value)}")
+            emit.line(assignment(name, attribute, emit.value(value)))
 
     def fill(self, emit: Emitter, statement: str) -> None:
         """Emit a statement for each key and value."""

@@ -20,6 +20,7 @@ from weft.capture.values.constant import NONE, boolean, constant, evaluate, is_n
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.registry import wraps
+from weft.quoting import assignment
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -239,7 +240,7 @@ class ExceptionValue(ObjectValue):
                 emit.line(f"{target}.args = ({''.join(f'{emit.value(a)}, ' for a in self.args)})")
             elif name != "__traceback__":
                 value = self.known.get(name) or self.fields[name]
-                emit.line(f"{target}.{name} = {emit.value(value)}")
+                emit.line(assignment(target, name, emit.value(value)))
         if self.traceback is not None and self.traceback is not NONE:
             emit.line(f"{target}.__traceback__ = {emit.value(self.traceback)}")
         elif "__traceback__" in self.written:

@@ -28,6 +28,7 @@ from weft.capture.values.declared import Declared
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.objects.cell import CellValue
 from weft.capture.values.registry import wraps
+from weft.quoting import assignment, keyword, literal
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -320,7 +321,7 @@ class FunctionValue(SymbolicValue):
         """Write back the attributes that were set on an outside function."""
         target = emit.value(self)
         for name, value in self.described.items():
-            emit.line(f"{target}.{name} = {emit.value(value)}")
+            emit.line(assignment(target, name, emit.value(value)))
 
     def rebuild(self, emit: Emitter) -> str:
         closure = "".join(f"{emit.value(cell)}, " for cell in self.closure)
@@ -328,14 +329,14 @@ class FunctionValue(SymbolicValue):
         given = f"({defaults})" if defaults else "None"
         make = emit.constant(types.FunctionType)
         text = (f"{make}({emit.constant(self.code)}, {emit.constant(self.globals)}, "
-                f"{self.name.rpartition('.')[2]!r}, {given}, ({closure}))")
+                f"{literal(self.name.rpartition('.')[2])}, {given}, ({closure}))")
         name = emit.bind(self, text)
-        emit.line(f"{name}.__qualname__ = {self.name!r}")
+        emit.line(f"{name}.__qualname__ = {literal(self.name)}")
         if self.kwdefaults:
-            items = ", ".join(f"{k!r}: {emit.value(v)}" for k, v in self.kwdefaults.items())
+            items = ", ".join(f"{literal(k)}: {emit.value(v)}" for k, v in self.kwdefaults.items())
             emit.line(f"{name}.__kwdefaults__ = {{{items}}}")
         for attribute, value in self.described.items():
-            emit.line(f"{name}.{attribute} = {emit.value(value)}")
+            emit.line(assignment(name, attribute, emit.value(value)))
         attributes = self.attributes
         if attributes is not None and attributes.truth(emit.tx):
             emit.later(lambda: attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
@@ -505,7 +506,7 @@ class PartialValue(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         parts = [emit.value(self.function), *(emit.value(a) for a in self.args),
-                 *(f"{k}={emit.value(v)}" for k, v in self.keywords.items())]
+                 *(keyword(k, emit.value(v)) for k, v in self.keywords.items())]
         name = emit.bind(self, f"{emit.constant(functools.partial)}({', '.join(parts)})")
         emit.later(lambda: self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
         return name

@@ -31,6 +31,7 @@ from weft.capture.values.objects.exceptions import (
 )
 from weft.capture.values.objects.functions import FunctionValue, make_generator
 from weft.capture.values.objects.instances import ObjectValue
+from weft.quoting import assignment, literal
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -220,7 +221,7 @@ class GeneratorValue(MethodTable):
         code, variables = self.frame.code, self.frame.locals
         names = iter(code.co_varnames)
         parts = [emit.value(variables[name]) for name in islice(names, code.co_argcount)]
-        keywords = [f"**{{{name!r}: {emit.value(variables[name])}}}"
+        keywords = [f"**{{{literal(name)}: {emit.value(variables[name])}}}"
                     for name in islice(names, code.co_kwonlyargcount)]
         if code.co_flags & inspect.CO_VARARGS:
             parts.append(f"*{emit.value(variables[next(names)])}")
@@ -232,7 +233,7 @@ class GeneratorValue(MethodTable):
     def _rename(self, emit: Emitter, text: str) -> str:
         name = emit.bind(self, text)
         for attribute, value in self.names.items():
-            emit.line(f"{name}.{attribute} = {emit.value(value)}")
+            emit.line(assignment(name, attribute, emit.value(value)))
         return name
 
     def _rebuild_suspended(self, emit: Emitter) -> str:

@@ -16,6 +16,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.registry import wraps
+from weft.quoting import keyword
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -65,7 +66,7 @@ class GetterValue(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         parts = [emit.value(arg) for arg in self.args]
-        parts += [f"{name}={emit.value(value)}" for name, value in self.kwargs.items()]
+        parts += [keyword(name, emit.value(value)) for name, value in self.kwargs.items()]
         return emit.bind(self, f"{emit.constant(self.kind)}({', '.join(parts)})")
 
 

@@ -47,6 +47,7 @@ from weft.capture.values.objects.descriptors import DescriptorValue
 from weft.capture.values.objects.functions import FunctionValue, rule
 from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.tensors.tensor import TensorValue
+from weft.quoting import keyword
 
 if TYPE_CHECKING:
     from weft.capture.frame import Program
@@ -134,7 +135,7 @@ class ProcessedClass(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         parts = [emit.value(argument) for argument in self.arguments]
-        parts += [f"{name}={emit.value(value)}" for name, value in self.named.items()]
+        parts += [keyword(name, emit.value(value)) for name, value in self.named.items()]
         text = f"{emit.constant(self.function)}({', '.join(parts)})"
         if not self.in_place:
             emit.fill()

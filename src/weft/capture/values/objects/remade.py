@@ -42,6 +42,7 @@ from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
+from weft.quoting import attribute, keyword
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -74,10 +75,10 @@ class RecordedCall(SymbolicValue):
         given = [emit.value(arg) for arg in self.args]
         function = self.function
         if isinstance(function, str):
-            function = f"{given.pop(0)}.{function}"
+            function = attribute(given.pop(0), function)
         else:
             function = emit.constant(function)
-        given += [f"{name}={emit.value(arg)}" for name, arg in self.kwargs.items()]
+        given += [keyword(name, emit.value(arg)) for name, arg in self.kwargs.items()]
         return f"{function}({', '.join(given)})"
 
     def replay(self, emit: Emitter) -> None:

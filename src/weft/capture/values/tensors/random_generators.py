@@ -56,6 +56,7 @@ from weft.capture.values.tensors.tensor import (
     shape_value,
     wrap_result,
 )
+from weft.quoting import keyword
 from weft.shapes.algebra.intervals import INF
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Draw:
 
     def line(self, emit: Emitter) -> str:
         given = [_text(emit, arg) for arg in self.args]
-        given += [f"{name}={_text(emit, arg)}" for name, arg in self.kwargs.items()]
+        given += [keyword(name, _text(emit, arg)) for name, arg in self.kwargs.items()]
         owner = emit.value(self.owner)
         if isinstance(self.function, str):
             function = f"{owner}.{self.function}"

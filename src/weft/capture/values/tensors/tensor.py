@@ -59,6 +59,7 @@ from weft.capture.values.tensors.ragged_sizes import RaggedSize, is_ragged
 from weft.capture.values.tensors.size_tensors import number
 from weft.capture.values.tensors.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
+from weft.quoting import assignment
 from weft.shapes.fakes.wrappers import is_wrapper, parts
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class TensorValue(SymbolicValue):
         """Emit the attributes that the program set."""
         for name, value in self.written.items():
             writer = WRITERS.get(name)
-            text = f"{emit.value(self)}.{name} = {emit.value(value)}"
+            text = assignment(emit.value(self), name, emit.value(value))
             emit.line(text if writer is None else writer(emit, self, value))
 
     def known_data(self, tx: Interpreter) -> torch.Tensor | None:
