@@ -250,7 +250,7 @@ def _is_left_behind(folder: Path) -> bool:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return (folder / _MARKER).exists()
+            return (folder / _MARKER).exists() or not any(folder.iterdir())
         finally:
             os.close(handle)
     return False

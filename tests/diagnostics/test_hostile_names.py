@@ -114,7 +114,7 @@ def _module(name: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     with contextlib.suppress(KeyError):
         model.add_module(child, torch.nn.Linear(4, 4))
     model.register_buffer(child + "buffer", torch.ones(4))
-    hostile = type(name.replace("\0", "") or "T", (torch.nn.Module,), {
+    hostile = type(name.encode(errors="replace").decode() or "T", (torch.nn.Module,), {
         "forward": lambda self, x: model(x) + getattr(model, child + "buffer"), "__module__": name})
     return hostile(), (X,)
 

@@ -21,7 +21,7 @@ def info() -> None:
     """Where the cache is, how many files and how much it holds."""
     files = disk_cache.files()
     size = sum(f.stat().st_size for f in files)
-    Console(soft_wrap=True, highlight=False).print(
+    Console(soft_wrap=True, highlight=False, markup=False).print(
         f"{folders.cache_root()}: {len(files)} files, {size / 2**20:.1f} MiB "
         f"(at most {config.cache_size_mb} MiB: WEFT_CACHE_SIZE_MB)")
 
@@ -33,6 +33,6 @@ def clear() -> None:
     reports = failures.clear_reports()
     written = trace_files.traces()
     folders.keep_newest(written, 0, 0)
-    Console(soft_wrap=True, highlight=False).print(
+    Console(soft_wrap=True, highlight=False, markup=False).print(
         f"removed {removed} files, {reports} reports and {len(written)} traces from "
         f"{folders.cache_root()}")

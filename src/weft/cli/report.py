@@ -20,7 +20,7 @@ def run(console: Console, name: str | None, *, clear: bool) -> bool:
     found = failures.reports()
     if clear:
         failures.clear_reports()
-        console.print(f"removed {len(found)} reports from {failures.report_place()}")
+        console.print(f"removed {len(found)} reports from {failures.report_place()}", markup=False)
         return True
     if name is None:
         _list(console, found)
@@ -30,7 +30,7 @@ def run(console: Console, name: str | None, *, clear: bool) -> bool:
 
 def _list(console: Console, found: list[Path]) -> None:
     if not found:
-        console.print(f"no reports in {failures.report_place()}: nothing has failed")
+        console.print(f"no reports in {failures.report_place()}: nothing has failed", markup=False)
         return
     table = Table("name", "what failed", box=None)
     for report in found:
@@ -42,7 +42,7 @@ def _list(console: Console, found: list[Path]) -> None:
 def _print(console: Console, found: list[Path], name: str) -> bool:
     chosen = found[-1:] if name == "last" else [r for r in found if r.stem.startswith(name)]
     if not chosen:
-        console.print(f"no report is named {name}; `weft report` lists them")
+        console.print(f"no report is named {name}; `weft report` lists them", markup=False)
         return False
     console.print(Text(chosen[-1].read_text()), soft_wrap=True)
     return True

@@ -63,12 +63,19 @@ def onednn_is_faster(shape: tuple[int, int, int] = SHAPE) -> bool:
     machine = (torch.__version__, sorted(machine_features()))
     known_for = machine if shape == SHAPE else (*machine, shape)
     key = hashlib.sha256(repr(known_for).encode()).hexdigest()
-    disk = DiskCache("machine")
+    disk = DiskCache("machine", _is_number)
     known = disk.get(key)
     if known is None:
         known = repr(_advantage(linear, shape)).encode()
         disk.put(key, known)
     return float(known) > MARGIN
+
+
+def _is_number(content: bytes) -> bool:
+    try:
+        return float(content) > 0
+    except ValueError:
+        return False
 
 
 def _advantage(linear: Callable[..., torch.Tensor], shape: tuple[int, int, int]) -> float:

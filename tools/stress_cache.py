@@ -1,0 +1,441 @@
+"""Disturbs compilations on one cache: killed compilers and writers, spoiled files, full disks, …
+
+Place in the pipeline: for developers; `tests/tools/test_stress_cache.py` runs a few rounds::
+
+    python -m tools.stress_cache --rounds 500 --seed 0
+
+Each round starts processes that compile small programs and compare them with eager, and disturbs
+them in one way. A process must end in time, with the right results and at most one warning. What is
+not tried: writing into a file that is mapped, which no program survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+import weft
+from weft import folders
+from weft.config import config
+from weft.runtime import disk_cache, file_locks
+
+LONGEST: Final = 120.0
+"""Seconds after which a process counts as hung."""
+PROGRAMS: Final = 24
+"""Different programs; rounds meet what earlier ones compiled."""
+
+OK, WRONG, WARNED = 0, 3, 4
+"""How a process ends: results right; a result wrong, or an exception; more than one warning."""
+
+
+class Limit(Exception):
+    """What handlers of signals raise in the processes."""
+
+
+def program(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function with a kernel of its own."""
+    space: dict[str, Any] = {}
+    steps = ("x.relu()", "x.sigmoid()", "x.abs()", "x.square()", "x.clamp(-1, 1)")
+    text = f"{steps[number % 5]} * {number + 1} + {steps[number // 5 % 5]}"
+    exec(f"def f(x):\n    return ({text}).sum(-1)", space)
+    return space["f"]  # type: ignore[no-any-return]
+
+
+def check(number: int, compiled: Any = None) -> None:
+    """Compile a program and compare it with eager."""
+    function, x = program(number), torch.linspace(-2, 2, 60).reshape(5, 12)
+    found = (compiled or weft.compile(function))(x)
+    if not torch.allclose(found, function(x), rtol=1e-4, atol=1e-4):
+        raise AssertionError(f"program {number} is wrong")
+
+
+# -- what processes do ----------------------------------------------------------------------------
+
+
+def compile_some(dice: random.Random) -> None:
+    for _ in range(dice.choice((1, 1, 2))):
+        check(dice.randrange(PROGRAMS))
+
+
+def compile_new(dice: random.Random) -> None:
+    check(PROGRAMS + dice.randrange(1 << 20))
+
+
+def compile_in_threads(dice: random.Random) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            check(number)
+        except BaseException as error:  # noqa: BLE001  raised in the main thread
+            failures.append(error)
+
+    numbers = [dice.randrange(PROGRAMS) for _ in range(3)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in numbers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def compile_under_signals(dice: random.Random) -> None:
+    def handler(*_: Any) -> None:
+        raise Limit
+
+    signal.signal(signal.SIGALRM, handler)
+    number = dice.randrange(PROGRAMS)
+    compiled = weft.compile(program(number))
+    for _ in range(4):
+        with contextlib.suppress(Limit):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.001, 0.3))
+                check(number, compiled)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    check(number, compiled)
+
+
+def with_small_files(dice: random.Random) -> None:
+    """As on a full disk: also the compiler can write no more."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (dice.choice((0, 100, 3000, 9000)),) * 2)
+    compile_some(dice)
+
+
+def with_an_umask(dice: random.Random) -> None:
+    os.umask(dice.choice((0, 0o77, 0o777)))
+    compile_some(dice)
+
+
+def without_waiting(dice: random.Random) -> None:
+    file_locks.LONGEST = 0.2  # type: ignore[misc]
+    compile_some(dice)
+
+
+def clear_and_compile(dice: random.Random) -> None:
+    for _ in range(3):
+        disk_cache.clear()
+        check(dice.randrange(PROGRAMS))
+
+
+def run_process(work: Callable[[random.Random], None], seed: int, log: Path) -> int:
+    """What a process does; returns how it ends."""
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            work(random.Random(seed))
+    except BaseException:  # noqa: BLE001  whatever it is, the process has failed
+        log.write_text(traceback.format_exc())
+        return WRONG
+    if len(seen) > 1:
+        log.write_text("\n".join(str(w.message) for w in seen))
+        return WARNED
+    return OK
+
+
+# -- disturbances ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Round:
+    """The processes of a round, by process id, and those that we have killed."""
+
+    dice: random.Random
+    root: Path
+    processes: dict[int, Path] = field(default_factory=dict)
+    killed: set[int] = field(default_factory=set)
+
+
+Disturb = Callable[[Round], None]
+"""Called again and again while the processes run."""
+
+
+def nothing(_: Round) -> None: ...
+
+
+def kill_writers(now: Round) -> None:
+    time.sleep(now.dice.uniform(0, 0.4))
+    if now.processes and now.dice.random() < 0.5:
+        victim = now.dice.choice(list(now.processes))
+        now.killed.add(victim)
+        os.kill(victim, signal.SIGKILL)
+
+
+def kill_compilers(now: Round) -> None:
+    for compiler in _below(set(now.processes)):
+        if now.dice.random() < 0.05:
+            with contextlib.suppress(OSError):
+                os.kill(compiler, signal.SIGKILL)
+
+
+def _below(parents: set[int]) -> list[int]:
+    """The processes that these have started, and so on."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, new = [], list(parents)
+    while new:
+        new = [child for parent in new for child in children.get(parent, ())]
+        found += new
+    return found
+
+
+def spoil(now: Round) -> None:
+    """Replace a file of the cache by something else."""
+    files = [f for f in disk_cache.files() if f.is_file() and not f.is_symlink()]
+    for file in now.dice.sample(files, min(2, len(files))):
+        other = now.dice.choice(files)
+        with contextlib.suppress(OSError, shutil.Error):
+            data = file.read_bytes() or b"empty"
+            file.unlink()
+            now.dice.choice(_SPOILED)(file, data, other, now.dice)
+
+
+def _flip(file: Path, data: bytes, _: Path, dice: random.Random) -> None:
+    spoiled = bytearray(data)
+    spoiled[dice.randrange(len(spoiled))] ^= 1 << dice.randrange(8)
+    file.write_bytes(spoiled)
+
+
+def _cut(file: Path, data: bytes, _: Path, dice: random.Random) -> None:
+    file.write_bytes(data[:dice.randrange(len(data))])
+
+
+def _cut_but_sealed(file: Path, data: bytes, _: Path, dice: random.Random) -> None:
+    content = disk_cache._unsealed(data, file.name) or b"x"
+    file.write_bytes(disk_cache._sealed(content[:dice.randrange(len(content))], [file.name]))
+
+
+def _swap(file: Path, _: bytes, other: Path, __: random.Random) -> None:
+    shutil.copy(other, file)
+
+
+def _let_others_write(file: Path, data: bytes, _: Path, __: random.Random) -> None:
+    file.write_bytes(data)
+    file.chmod(0o666)
+
+
+_SPOILED: Final[tuple[Callable[[Path, bytes, Path, random.Random], Any], ...]] = (
+    _flip, _cut, _cut_but_sealed, _swap, _let_others_write,
+    lambda file, *_: file.touch(), lambda file, *_: os.mkfifo(file), lambda file, *_: file.mkdir(),
+    lambda file, *_: file.symlink_to("/etc/passwd"), lambda *_: None,
+)
+
+
+@contextlib.contextmanager
+def ordinary(now: Round) -> Iterator[Path]:
+    yield now.root / "cache"
+
+
+@contextlib.contextmanager
+def spoiled(now: Round) -> Iterator[Path]:
+    """The cache, several of whose files are spoiled before the processes start."""
+    for _ in range(4):
+        spoil(now)
+    yield now.root / "cache"
+
+
+@contextlib.contextmanager
+def hostile(now: Round) -> Iterator[Path]:
+    """A folder that cannot be used, or should not be."""
+    path = Path(tempfile.mkdtemp(dir=now.root)) / "cache"
+    match now.dice.randrange(7):
+        case 0:
+            path.write_text("")
+        case 1:
+            path.mkdir()
+            path.chmod(0o777)
+        case 2:
+            path = Path("/dev/null/cache")
+        case 3:
+            path = path / ("x" * 300)
+        case 4:
+            os.mkfifo(path)
+        case 5:
+            (path / "cpp").parent.mkdir(mode=0o700)
+            (path / "cpp").symlink_to("/etc")
+        case 6:
+            path.mkdir(mode=0o700)
+            (path / "cpp").write_text("")
+    yield path
+
+
+@contextlib.contextmanager
+def small_disk(now: Round) -> Iterator[Path]:
+    """A file system with a few pages, if we may mount one."""
+    path = Path(tempfile.mkdtemp(dir=now.root))
+    size = now.dice.choice((4, 16, 40))
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}k,mode=0700", "tmpfs", str(path)]
+    mounted = not subprocess.run(command, capture_output=True, check=False).returncode
+    try:
+        yield path
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+@contextlib.contextmanager
+def held_locks(now: Round) -> Iterator[Path]:
+    """Another process holds every lock and never lets go."""
+    locks = now.root / "cache" / "cpp" / "locks"
+    folders.private_folder(locks)
+    with contextlib.ExitStack() as stack:
+        for number in range(256):
+            handle = os.open(locks / f"{number:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, handle)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _inherited.append(handle)
+        yield now.root / "cache"
+        _inherited.clear()
+
+
+_inherited: Final[list[int]] = []
+"""Handles that a forked process closes."""
+
+Place = Callable[[Round], contextlib.AbstractContextManager[Path]]
+
+KINDS: Final[dict[str, tuple[Place, Callable[[random.Random], None], Disturb]]] = {
+    "concurrent processes": (ordinary, compile_some, nothing),
+    "killed writers": (ordinary, compile_new, kill_writers),
+    "killed compilers": (ordinary, compile_new, kill_compilers),
+    "spoiled files": (spoiled, compile_some, nothing),
+    "files spoiled meanwhile": (ordinary, compile_some, spoil),
+    "hostile folders": (hostile, compile_some, nothing),
+    "small disk": (small_disk, compile_some, nothing),
+    "limited files": (ordinary, with_small_files, nothing),
+    "threads": (ordinary, compile_in_threads, nothing),
+    "signals": (ordinary, compile_under_signals, nothing),
+    "held locks": (held_locks, without_waiting, nothing),
+    "cleared meanwhile": (ordinary, clear_and_compile, nothing),
+    "umask": (ordinary, with_an_umask, nothing),
+}
+
+
+# -- rounds ---------------------------------------------------------------------------------------
+
+
+def run_round(kind: str, seed: int, root: Path) -> Counter[str]:
+    """One round; counts its processes and what went wrong."""
+    place, work, disturb = KINDS[kind]
+    now, counts = Round(random.Random(seed), root), Counter[str]()
+    with config.patch(cache_dir=str(root / "cache")), place(now) as path:
+        with config.patch(cache_dir=str(path)):
+            for n in range(now.dice.choice((1, 2, 3))):
+                log = root / f"log-{seed}-{n}"
+                now.processes[_fork(work, seed * 10 + n, log)] = log
+        end = time.monotonic() + LONGEST
+        while now.processes:
+            disturb(now)
+            time.sleep(0.002)
+            for process, log in list(now.processes.items()):
+                if time.monotonic() > end:
+                    os.kill(process, signal.SIGKILL)
+                    counts["hung"] += 1
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if ended:
+                    del now.processes[process]
+                    counts += _verdict(process in now.killed, status, log, f"{kind}, seed {seed}")
+    return counts
+
+
+def _fork(work: Callable[[random.Random], None], seed: int, log: Path) -> int:
+    process = os.fork()
+    if process:
+        return process
+    for handle in _inherited:
+        os.close(handle)
+    how = WRONG
+    try:
+        how = run_process(work, seed, log)
+        folders._remove_process_folder()
+    finally:
+        os._exit(how)
+
+
+def _verdict(killed: bool, status: int, log: Path, name: str) -> Counter[str]:
+    how, counts = os.waitstatus_to_exitcode(status), Counter(processes=1)
+    if killed and how == -signal.SIGKILL:
+        return counts + Counter(killed=1)
+    problem = {OK: "", WRONG: "wrong", WARNED: "warned twice"}.get(how, f"crashed ({how})")
+    if problem:
+        text = log.read_text() if log.exists() else ""
+        print(f"{problem}: {name}\n{text}", file=sys.stderr)
+        counts[problem.partition(" (")[0]] += 1
+    return counts
+
+
+def stress(rounds: int, seed: int, *, verbose: bool = False) -> Counter[str]:
+    """So many rounds, each kind in turn; what happened."""
+    counts = Counter[str]()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        root = Path(folder, "stress")
+        root.mkdir(0o700)
+        with config.patch(cache_dir=str(root / "first")):
+            check(PROGRAMS)  # what a first compilation imports is there for all processes
+        for number in range(rounds):
+            kind, began = list(KINDS)[number % len(KINDS)], time.monotonic()
+            counts += run_round(kind, seed + number, root)
+            if verbose:
+                print(f"{number} {kind} {time.monotonic() - began:.1f} s", flush=True)
+            counts["rounds"] += 1
+            if number % len(KINDS) == len(KINDS) - 1:
+                shutil.rmtree(root / "cache", ignore_errors=number % 2 == 0)
+        counts["left behind"] = _left_behind(root)
+    tempfile.tempdir = None
+    return counts
+
+
+def _left_behind(root: Path) -> int:
+    """What is still there of killed processes after an hour and a look for it."""
+    with config.patch(cache_dir=str(root / "cache")):
+        for path in (*root.parent.glob("weft-process-*"), *root.rglob(".tmp-*")):
+            os.utime(path, (1, 1))
+        disk_cache.remove_left_behind()
+    left = {*root.parent.glob("weft-process-*"), *root.rglob("cache/*/??/.tmp-*")}
+    return len(left - {folders.process_folder()})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=len(KINDS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    counts = stress(options.rounds, options.seed, verbose=options.verbose)
+    shown = ("rounds", "processes", "killed", "wrong", "crashed", "hung", "warned twice",
+             "left behind")
+    print(", ".join(f"{name} {counts[name]}" for name in shown)
+          + f" ({time.monotonic() - began:.0f} s)")
+    sys.exit(any(counts[name] for name in shown[3:]))
+
+
+if __name__ == "__main__":
+    main()
