@@ -410,6 +410,7 @@ def test_folders_of_killed_processes_are_removed_and_others_are_not(tmp_path: Pa
     assert killed.exists() and done.stderr == ""
     ours = folders.process_folder()
     users = Path(tempfile.mkdtemp(prefix="weft-process-"))  # the user's, whatever its name
+    (users / "data").touch()
     old = time.time() - 2 * folders.STALE_SECONDS
     assert killed not in folders.left_behind()
     for folder in (killed, ours, users):
@@ -419,7 +420,7 @@ def test_folders_of_killed_processes_are_removed_and_others_are_not(tmp_path: Pa
     with config.patch(cache_dir=str(tmp_path)):
         disk_cache.remove_left_behind()
     assert not killed.exists() and ours.exists() and users.exists()
-    users.rmdir()
+    shutil.rmtree(users)
 
 
 def test_reports_are_kept_by_number_and_age(cache: Path) -> None:
