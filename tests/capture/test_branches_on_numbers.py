@@ -21,6 +21,7 @@ import weft
 from tests.capture.drawn_programs import (
     DRAWS,
     READS,
+    RNG,
     USES,
     generator_states,
     program,
@@ -88,3 +89,17 @@ def test_branches_on_a_number_of_a_tensor(read: str, use: str, backend: str) -> 
     trains, dynamic = len(use) % 2 == 0, True if len(read) % 3 == 0 else None
     with config.patch(fallback_random=True):
         assert not _compare(read, use, backend, dict.fromkeys(range(4), 0), trains, dynamic)
+
+
+def test_a_drawn_number_of_numpy_keeps_the_type_that_the_program_gave_it() -> None:
+    def types(x: torch.Tensor) -> Any:
+        drawn = RNG.integers(0, 4)
+        return x * 2, drawn, int(drawn), drawn * 2, int(drawn) + 1, float(drawn)
+
+    weft.reset()
+    compiled = weft.compile(types, backend="eager", fullgraph=True)
+    for number in range(3):
+        seed(number)
+        expected = types(torch.ones(1))
+        seed(number)
+        assert same(expected, compiled(torch.ones(1)))

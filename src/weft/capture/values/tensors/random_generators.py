@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import random
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
@@ -43,7 +43,7 @@ from weft.capture.values.constant import (
 )
 from weft.capture.values.containers.sequences import ListValue, TupleValue, make_slice
 from weft.capture.values.methods import BoundBuiltin
-from weft.capture.values.numbers.symbolic_numbers import NUMPY_KINDS, SymbolicNumberValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.builtins import wrap_builtin
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule
@@ -82,6 +82,9 @@ class Draw:
     args: Args
     kwargs: Kwargs
     is_array: bool = False
+    plain: type | None = None
+    """Python's type of a number that NumPy gives a type of its own: so it is kept (and given back
+    NumPy's where the program shows it)."""
 
     def line(self, emit: Emitter) -> str:
         given = [_text(emit, arg) for arg in self.args]
@@ -95,6 +98,8 @@ class Draw:
         text = f"{function}({', '.join(given)})"
         if self.is_array:
             text = f"{emit.constant(torch.from_numpy)}({text})"
+        if self.plain is not None:
+            text = f"{emit.constant(self.plain)}({text})"
         if isinstance(self.place, Source):
             return f"v[{self.place.collect()}] = {text}"
         return f"{''.join(f'v[{place.collect()}], ' for place in self.place)}= {text}"
@@ -151,7 +156,8 @@ class RandomGeneratorValue(OutsideObject):
         if is_array and any(
                 _is_symbolic(tx, tx.force(arg)) for arg in (*args, *kwargs.values())):
             raise graph_break("unknown-operation", f"{name} of {self!r} of a symbolic size")
-        tx.numbers.draws.append(Draw(place, self, name, args, kwargs, is_array))
+        plain = _PLAIN.get(type(model))
+        tx.numbers.draws.append(Draw(place, self, name, args, kwargs, is_array, plain))
         return value
 
     def _shuffle(self, tx: Interpreter, args: Args) -> SymbolicValue:
@@ -285,7 +291,12 @@ def _draw_value(
         number = tx.shapes.unbacked_size(int(model), place, lo=limits[0], hi=limits[1])
     else:
         raise graph_break("unknown-c-function", f"a random {kind.__name__}")
-    return SymbolicNumberValue(tx, number, place, kind if kind in NUMPY_KINDS.values() else None)
+    if kind in _PLAIN:  # the place holds Python's number
+        return SymbolicNumberValue(tx, number, None, kind)
+    return SymbolicNumberValue(tx, number, place)
+
+
+_PLAIN: Final[Mapping[type, type]] = {numpy.int64: int, numpy.float64: float}
 
 
 def draw_lines(emit: Emitter) -> list[str]:
