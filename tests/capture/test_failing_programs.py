@@ -70,7 +70,7 @@ s.items.append(1)
 """, "eager")
 
 
-@pytest.mark.parametrize("backend", _BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", _BACKENDS, ids=["eager", "aot_eager", "of a user"])
 def test_all_writes_at_once_in_all_backends(backend: Any) -> None:
     writes = "\n    ".join(_WRITES[:16])
     _compare(f"""
