@@ -30,6 +30,7 @@ from weft.aot.tracing.functionalize import Functionalizer, require_fake
 from weft.aot.tracing.shared_memory import share_written_memory, write_memory
 from weft.aot.views import IDENTITIES, Unsupported, ViewStep
 from weft.shapes.fakes.wrappers import is_wrapper
+from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
 
@@ -168,7 +169,7 @@ class Recorder(DispatchMode):
         assert known.functional is not None
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in known.mutated]
         if known.is_out:
-            self._resize_out(known, args, kwargs)
+            self._resize_out(known, targets, args, kwargs)
             taken = {a.name for a in known.functional._schema.arguments}  # by a form of weft's own
             names = {name for _, name in known.mutated} - taken
             kwargs = {k: v for k, v in kwargs.items() if k not in names}
@@ -220,9 +221,17 @@ class Recorder(DispatchMode):
             return None
         return values[0] if len(values) == 1 else tuple(values)
 
-    def _resize_out(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Resize `out=` tensors to the result's sizes, as eager does."""
+    def _resize_out(
+        self, known: OpFacts, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Resize empty `out=` tensors to the result's sizes, as eager does; of others it makes new
+        views of memory that others see, and warns."""
+        filled = [t for t in targets if isinstance(t, torch.Tensor)
+                  and (self.tensors.alias(self.live(t)).steps or not certainly_equal(t.numel(), 0))]
+        sizes = [t.size() for t in filled]
         self.evaluator.mode.dispatch(known.op, (FakeTensor,), args, kwargs)
+        if not all(certainly_equal(t.size(), n) for t, n in zip(filled, sizes, strict=True)):
+            raise Unsupported("an output of another size, which eager resizes")
 
     def metadata(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """`x.t_()`: the tensor itself becomes a view of its old self."""

@@ -75,7 +75,11 @@ def checked_one_hot(input: torch.Tensor, num_classes: int) -> torch.Tensor:
     """`torch.nn.functional.one_hot` with the checks of its CPU kernel."""
     assert_async((input >= 0).all(), "Class values must be non-negative.")
     assert_async((input < num_classes).all(), "Class values must be smaller than num_classes.")
-    return (input.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
+    return _row_major_ints(input.unsqueeze(-1) == torch.arange(num_classes))
+
+
+def _row_major_ints(mask: torch.Tensor) -> torch.Tensor:
+    return mask.to(torch.int64, memory_format=torch.contiguous_format)
 
 
 def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -83,7 +87,7 @@ def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     check(input.min().item() >= 0, lambda: "Class values must be non-negative.")
     classes = input.max().item() + 1
     check_is_size(classes)
-    return (input.unsqueeze(-1) == torch.arange(classes, device=input.device)).to(torch.int64)
+    return _row_major_ints(input.unsqueeze(-1) == torch.arange(classes, device=input.device))
 
 
 def cov(input: torch.Tensor, *, correction: int = 1) -> torch.Tensor:

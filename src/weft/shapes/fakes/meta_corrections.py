@@ -11,6 +11,7 @@ the statistics (a kernel of the backward) would take the bytes of one type for a
     roll(channels-last x, 1, 2), reflection_pad2d(x, ...)    meta: row-major   CPU: as x
     slice_scatter(x.expand(3, 4), ...)                       meta: (0, 1)      CPU: (4, 1)
     pow(bool x, True)                                        meta: int64       CPU: bool
+    angle, isin, 2 ** x of column-major x                    meta: as x        CPU: row-major
     _fft_r2c(x, [0])                                         meta: row-major   CPU: column-major
 
 Some meta kernels accept what the kernels refuse: see `_check`.
@@ -58,6 +59,14 @@ _INDEX_ADDS: Final = {aten.index_add.default, aten.index_add_.default}
 
 _SPECTRA: Final = {aten._fft_r2c.default, aten._fft_c2c.default}
 
+_ROW_MAJOR: Final = {aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.pow.Scalar}
+"""Operators whose results are row-major, on all devices; so is the angle of complex numbers."""
+
+_ROW_MAJOR_ON_CPUS: Final = {
+    aten.log_sigmoid_forward.default, aten.rrelu_with_noise.default,
+    aten.rrelu_with_noise_functional.default,
+}
+
 _HALF: Final = (torch.float16, torch.bfloat16)
 
 _PLAIN: Final[dict[type, type]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -87,6 +96,12 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
     if func is aten.pow.Tensor_Scalar:
         boolean = args[0].dtype is torch.bool and isinstance(args[1], bool)
         return cast(result, dtype=torch.bool) if boolean else result
+    if func in _ROW_MAJOR or (func is aten.angle.default and args[0].is_complex()):
+        return cast(result, memory_format=torch.contiguous_format)
+    if func in _ROW_MAJOR_ON_CPUS and args[0].device.type == "cpu":
+        parts = result if isinstance(result, tuple) else (result,)
+        parts = tuple(cast(part, memory_format=torch.contiguous_format) for part in parts)
+        return parts if isinstance(result, tuple) else parts[0]
     if func in _SCATTERS:
         return _without_overlap(result, cast)
     if func in _SPECTRA and result.device.type == "cpu":

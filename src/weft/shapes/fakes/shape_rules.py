@@ -335,10 +335,39 @@ def _binary(to_float: bool = False) -> Rule:
     return rule
 
 
+def _of_one_type(rule: Rule, floats: bool = False) -> Rule:
+    """A rule for two tensors of the same type; the meta kernels know what others may be."""
+
+    def checked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+        first, second = _tensors(args[:2])
+        require(first.dtype is second.dtype and (first.dtype.is_floating_point or not floats))
+        return rule(args, kwargs)
+
+    return checked
+
+
 def _comparison(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     operands = _operands(2, args, kwargs)
     _promoted(operands)
     return _elementwise(operands, torch.bool)
+
+
+def _logical(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    return _elementwise(_operands(2, args, kwargs), torch.bool)
+
+
+def _masked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """gradient * mask * scale"""
+    gradient, mask = _operands(2, args, {})
+    require(gradient.dtype.is_floating_point or gradient.dtype.is_complex)
+    return _elementwise((gradient, mask), gradient.dtype)
+
+
+def _threshold_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """Laid out as the input, which is the second argument, rather than as the gradient."""
+    gradient, x = _operands(2, args, {})
+    require(gradient.dtype is x.dtype and x.dtype.is_floating_point)
+    return _elementwise((x, gradient), x.dtype)
 
 
 def _power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
@@ -369,6 +398,13 @@ for _overload in ("Tensor", "Scalar"):
     _register(_binary(to_float=True), _overload, "div")
     _register(_comparison, _overload, "eq ne lt le gt ge")
 _register(_binary(), "default", "maximum minimum")
+_register(_of_one_type(_binary()), "default", "heaviside")
+_register(_of_one_type(_binary(), floats=True), "default", "logaddexp logaddexp2 logit_backward")
+RULES[aten.native_dropout_backward.default] = _masked
+RULES[aten.threshold_backward.default] = _threshold_gradient
+_register(_binary(to_float=True), "Tensor", "copysign xlogy")
+_register(_binary(to_float=True), "default", "special_xlog1py")
+_register(_logical, "default", "logical_and logical_or logical_xor")
 RULES[aten.pow.Tensor_Scalar] = _power
 RULES[aten.where.self] = _where
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
@@ -62,7 +63,7 @@ def observe(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any
     given = [*fakes, *named.values()]
     versions = [_version(fake) for fake in given]
     tx.shapes.data.answers.clear()
-    with tx.fakes.mode.noting() as notes:
+    with tx.fakes.mode.noting() as notes, _keeping_size(target, named.get("out")):
         result, by_python = run_on_fakes(tx, target, fakes, named)
     written = [f for f, v in zip(given, versions, strict=True) if v != _version(f)]
     _check_writable(target, written)
@@ -162,6 +163,23 @@ def _is_zero(stride: Any) -> bool:
         return bool(stride == 0)
     answer: bool | None = stride.node.shape_env.truth(eq(expr_of(stride), 0))
     return answer is True
+
+
+@contextlib.contextmanager
+def _keeping_size(target: Any, out: Any) -> Iterator[None]:
+    """Break the graph if an operation inside resizes its `out`: eager makes it another view of its
+    memory, and warns."""
+    tensors = [t for t in (out if isinstance(out, (tuple, list)) else (out,))
+               if isinstance(t, torch.Tensor)]
+    if not tensors:
+        yield
+        return
+    sizes = [t.size() for t in tensors]
+    with warnings.catch_warnings():  # which eager gives
+        warnings.simplefilter("ignore")
+        yield
+    if any(t.size() != size and 0 not in size for t, size in zip(tensors, sizes, strict=True)):
+        raise graph_break("operator-failed", f"{name_of(target)} resizes its `out`")
 
 
 def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
