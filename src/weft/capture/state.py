@@ -125,6 +125,13 @@ class GlobalState:
         self.settings[mode] = mode.now()
         return True
 
+    def at_start(self, read: Callable[..., Any], where: tuple[Any, ...]) -> Any:
+        """What `read(*where)` gave when the capture began, for modes that the program may have
+        changed since; for others, what it gives now."""
+        known = zip(_MODES, self.before, strict=True)
+        return next((before for mode, before in known if (mode.read, mode.where) == (read, where)),
+                    read(*where))
+
     @contextmanager
     def saved(self) -> Iterator[None]:
         """Restore the state at the end of the block."""

@@ -10,15 +10,13 @@ this is left out. If no gradient can be needed, the forward is inlined like any 
 from __future__ import annotations
 
 import functools
-import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
 
 from weft._torch import are_functorch_transforms_active, function_apply
 from weft.capture.breaks import graph_break
-from weft.capture.handlers.held_objects import held_object
+from weft.capture.handlers.held_objects import Held, holding, is_shown, split_arguments
 from weft.capture.late_code import Read, late_reads
 from weft.capture.polyfills.autograd_context import (
     Context,
@@ -28,9 +26,7 @@ from weft.capture.polyfills.autograd_context import (
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean
-from weft.capture.values.containers.mapping import DictValue
-from weft.capture.values.containers.sequences import ListValue, TupleValue
-from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.markers import is_allowed_in_graph
@@ -52,7 +48,7 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             return tx.call_python(apply_without_gradients, [args[0], needs, *inputs])
         if made:  # its functions' variables only exist in this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
-        with rehearsal(tx, cls.__name__, [i for i in inputs if _is_shown(tx, i)]) as read:
+        with rehearsal(tx, cls.__name__, [i for i in inputs if is_shown(tx, i)]) as read:
             by_forward = _rehearse(tx, cls, inputs, needs, read)
         given, held = _split(tx, cls, args[1:])
         applier = _holding(cls, held)
@@ -63,28 +59,14 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return record(tx, applier, given, kwargs)
 
 
-def _split(tx: Interpreter, cls: type, args: Args) -> tuple[list[SymbolicValue], dict[int, Any]]:
+def _split(tx: Interpreter, cls: type, args: Args) -> tuple[Args, Held]:
     """Arguments that a graph can show, and by position those that the node's function holds."""
-    held = {index: held_object(tx, value, cls.__name__)
-            for index, value in enumerate(args) if not _is_shown(tx, value)}
-    given = [value for index, value in enumerate(args) if index not in held]
-    if held and any(value.python_type() is torch.nn.Parameter for value in given):
+    given, _, held = split_arguments(tx, args, {}, cls.__name__)
+    objects = any(not tx.force(value).is_constant for i, value in enumerate(args) if i in held)
+    if objects and any(value.python_type() is torch.nn.Parameter for value in given):
         # of an object that has the same parameters: their gradients belong together
         raise graph_break("unknown-operation", f"{cls.__name__} of an object and parameters")
     return given, held
-
-
-def _is_shown(tx: Interpreter, value: SymbolicValue) -> bool:
-    value = tx.force(value)
-    if isinstance(value, (ListValue, TupleValue)):
-        return all(_is_shown(tx, item) for item in value.all(tx))
-    if isinstance(value, DictValue):
-        return all(_is_shown(tx, item) for item in value.values(tx))
-    return isinstance(value, (TensorValue, SymbolicNumberValue)) or (
-        value.is_constant and isinstance(value.constant(), _SHOWN))
-
-
-_SHOWN: Final = (*fx.node.base_types, types.NoneType, types.EllipsisType, slice, range)
 
 
 @functools.cache
@@ -92,19 +74,8 @@ def _applier(cls: type[torch.autograd.Function]) -> Any:
     return _holding(cls, {})
 
 
-def _holding(cls: type[torch.autograd.Function], held: dict[int, Any]) -> Any:
-    """A function that applies the class, with arguments of its own at some positions, and has a
-    name of its own, which the graph shows."""
-
-    def apply(*args: Any, **kwargs: Any) -> Any:
-        given = [*args]
-        for index, value in held.items():
-            given.insert(index, value)
-        return cls.apply(*given, **kwargs)
-
-    apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
-    apply.runs_unseen_code = True  # type: ignore[attr-defined]
-    return apply
+def _holding(cls: type[torch.autograd.Function], held: Held) -> Any:
+    return holding(cls.apply, f"{cls.__name__}_apply", held)
 
 
 def _is_torchs(cls: type) -> bool:

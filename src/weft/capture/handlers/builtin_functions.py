@@ -44,6 +44,7 @@ from weft.capture.values.numbers.symbolic_numbers import (
     SymbolicNumberValue,
     check_divisor,
     extreme_number,
+    numpy_kind,
     operand,
 )
 from weft.capture.values.numbers.symbolic_texts import format_symbolic
@@ -357,7 +358,7 @@ def _divmod(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     numbers = [operand(arg) for arg in args]
     if any(isinstance(arg, ObjectValue) for arg in args):
         return tx.binary("divmod", *args)
-    if all(arg.is_constant for arg in args):
+    if any(map(numpy_kind, args)) or all(arg.is_constant for arg in args):
         number, divisor = (arg.constant() for arg in args)
         return tx.wrap_new(evaluate(tx, lambda: divmod(number, divisor)))
     if None in numbers:

@@ -1,18 +1,23 @@
 """Objects that a node of the graph holds, since its operator calls or reads them when it runs.
 
-Place in the pipeline: used by the rules of checkpoint (its settings) and of autograd functions
-(arguments that are no tensors).
+Place in the pipeline: used by the rules of checkpoint (its settings), and of autograd functions and
+functions that are allowed in the graph (arguments that are no tensors).
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import fx
 
 from weft.capture.breaks import graph_break
-from weft.capture.values.base import MISSING, SymbolicValue
-from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import BoundMethodValue, FunctionValue, PartialValue
 from weft.capture.values.tensors.random_generators import RandomGeneratorValue
 from weft.capture.values.tensors.tensor import TensorValue
@@ -44,9 +49,66 @@ def held_object(tx: Interpreter, value: SymbolicValue, operator: str, *, copies:
     if isinstance(value, PartialValue):
         named = {k: make(v) for k, v in value.keywords.items()}
         return functools.partial(make(value.function), *map(make, value.args), **named)
+    if isinstance(value, SymbolicNumberValue):
+        return value.constant()
     if isinstance(value, ListValue | TupleValue) and (copies or isinstance(value, TupleValue)):
-        return value.python_type()(map(make, value.items))
+        return value.build([make(item) for item in value.all(tx)])
+    if copies and value.python_type() is dict and isinstance(value, DictValue):
+        return {make(key): make(item) for key, item in value.pairs(tx)}
     raise graph_break("unknown-value", f"{value!r} as an argument of {operator}")
+
+
+_SHOWN: Final = frozenset({*fx.node.base_types, types.NoneType, types.EllipsisType, range})
+
+
+def is_shown(tx: Interpreter, value: SymbolicValue) -> bool:
+    """Whether an argument of a graph's node can be the value, type and all: members of
+    enumerations, NumPy's numbers and instances of subclasses would become plain numbers, texts and
+    tuples there."""
+    value = tx.force(value)
+    kind = value.python_type()
+    if isinstance(value, SliceValue):
+        return all(is_shown(tx, part) for part in value.parts)
+    if kind in (list, tuple) and isinstance(value, ListValue | TupleValue):
+        return all(is_shown(tx, item) for item in value.all(tx))
+    if kind is dict and isinstance(value, DictValue):
+        return all(is_shown(tx, part) for pair in value.pairs(tx) for part in pair)
+    if isinstance(value, SymbolicNumberValue):
+        return value.numpy_type is None
+    return isinstance(value, TensorValue) or (value.is_constant and kind in _SHOWN)
+
+
+Held = dict[int | str, Any]
+"""Objects by the position or the name of the argument that they are."""
+
+
+def split_arguments(tx: Interpreter, args: Args, kwargs: Kwargs, operator: str
+                    ) -> tuple[Args, Kwargs, Held]:
+    """The arguments that a graph can show, and those that the node's function must hold."""
+    every: dict[int | str, SymbolicValue] = {}
+    every.update(enumerate(args))
+    every.update(kwargs.items())
+    held: Held = {key: held_object(tx, value, operator) for key, value in every.items()
+                  if not is_shown(tx, value)}
+    return ([value for index, value in enumerate(args) if index not in held],
+            {name: value for name, value in kwargs.items() if name not in held}, held)
+
+
+def holding(function: Callable[..., Any], name: str, held: Held) -> Callable[..., Any]:
+    """A function that calls another one, with arguments of its own at some places, and has a
+    name of its own, which the graph shows."""
+    named = {key: value for key, value in held.items() if isinstance(key, str)}
+    placed = [(key, value) for key, value in held.items() if isinstance(key, int)]
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        given = [*args]
+        for index, value in placed:
+            given.insert(index, value)
+        return function(*given, **kwargs, **named)
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.runs_unseen_code = True  # type: ignore[attr-defined]
+    return apply
 
 
 def _function(tx: Interpreter, value: FunctionValue, make: Any) -> types.FunctionType:

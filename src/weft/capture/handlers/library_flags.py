@@ -9,6 +9,7 @@ autograd runs: it looks for NaN in each gradient.
 from __future__ import annotations
 
 import operator
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -25,6 +26,7 @@ from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule
+from weft.compiling import recursion_limit
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -79,6 +81,29 @@ def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bo
             write(*where, value)
         return NONE
 
+
+def _state(read: Callable[..., Any], asked: Callable[..., Any] | None = None,
+           where: tuple[Any, ...] | None = None) -> None:
+    """The rule of a function that reads what may change between calls and no guard compares
+    anyway; `asked(*where)` is another function that says the same."""
+    function = asked or read
+
+    @rule(read)
+    def reading(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        given = _constants(tx, [*args, *kwargs.values()], {}) if where is None else where
+        name = function.__name__
+        source = tx.tree.object(function, name).call(_asking(given), f"{name}()")
+        before = tx.state.at_start(function, given)
+        tx.guards.add(source, "is" if isinstance(before, torch.dtype) else "eq", before)
+        return tx.wrap_new(function(*given))
+
+
+for _read in (torch.get_num_threads, torch.get_num_interop_threads, torch.get_autocast_dtype,
+              torch.is_autocast_cache_enabled):
+    _state(_read)
+_state(torch.get_autocast_cpu_dtype, torch.get_autocast_dtype, ("cpu",))
+_state(torch.get_autocast_gpu_dtype, torch.get_autocast_dtype, ("cuda",))
+_state(sys.getrecursionlimit, recursion_limit)  # weft's own is higher while capturing
 
 _NUMPY_ERRORS: Final = Mode(contexts.numpy_errors, contexts.set_numpy_errors)
 _reading(_NUMPY_ERRORS.read, _NUMPY_ERRORS.write)

@@ -23,6 +23,7 @@ from weft._torch import (
     region_call,
 )
 from weft.capture.breaks import graph_break
+from weft.capture.handlers.held_objects import holding, split_arguments
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import NONE, constant, evaluate_call
@@ -183,7 +184,9 @@ def _constant_result(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs)
 
 
 def _allowed(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return record(tx, function, args, kwargs)
+    args, kwargs, held = split_arguments(tx, args, kwargs, function.__name__)
+    target = holding(function, function.__name__, held) if held else function
+    return record(tx, target, args, kwargs)
 
 
 @constructor(set_stance)

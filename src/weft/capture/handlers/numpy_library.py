@@ -19,6 +19,7 @@ from weft.capture import numpy_calls
 from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.handlers.numpy_numbers import makes_array_of_size, of_numbers
 from weft.capture.polyfills import numpy_types
+from weft.capture.replacement.device_modes import with_default_device
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue
@@ -174,13 +175,6 @@ def _from_numpy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("unknown-c-function", "torch.from_numpy of this value")
 
 
-@rule(torch.asarray)
-def _asarray(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if isinstance(args[0], ArrayValue):
-        return _sharing(tx, args[0], kwargs)
-    return record(tx, torch.asarray, args, kwargs)
-
-
 def _or_of_array(
     function: Any, of_array: Callable[[Any, ArrayValue, Kwargs], SymbolicValue]
 ) -> None:
@@ -190,7 +184,7 @@ def _or_of_array(
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if len(args) == 1 and isinstance(args[0], ArrayValue):
-            return of_array(tx, args[0], kwargs)
+            return of_array(tx, args[0], with_default_device(tx, function, kwargs))
         return other(tx, [_with_tensors(tx, arg, _is_scalar) for arg in args], kwargs)
 
 
@@ -233,6 +227,8 @@ _indexed_by_arrays("__setitem__")
 
 def _sharing(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValue:
     tensor = array.shared(tx)
+    if "requires_grad" in kwargs:
+        raise graph_break("unknown-operation", "a tensor that requires grad made from an array")
     return record(tx, "to", [tensor], kwargs) if kwargs else tensor
 
 
@@ -246,4 +242,5 @@ def _copying(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValu
 
 
 _or_of_array(torch.as_tensor, _sharing)
+_or_of_array(torch.asarray, _sharing)
 _or_of_array(torch.tensor, _copying)

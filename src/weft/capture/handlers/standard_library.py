@@ -50,7 +50,6 @@ from weft.capture.values.objects.functions import (
 )
 from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.registry import wraps
-from weft.compiling import recursion_limit
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -509,11 +508,6 @@ def _module_of_caller(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
 @rule(typing.cast)
 def _cast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return args[1]
-
-
-@rule(sys.getrecursionlimit)
-def _limit(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return constant(recursion_limit())
 
 
 @rule(sys.getrefcount, sys.getsizeof, gc.get_objects, gc.get_referents, gc.get_referrers,

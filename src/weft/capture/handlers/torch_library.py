@@ -40,6 +40,7 @@ from weft._torch import (
 )
 from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.polyfills import contexts
+from weft.capture.replacement.device_modes import with_default_device
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import (
     FALSE,
@@ -91,10 +92,8 @@ def _is_grad_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVal
 
 
 for _name in ("is_inference_mode_enabled", "get_default_dtype",
-              "is_autocast_enabled", "is_autocast_cache_enabled", "get_autocast_dtype",
-              "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",
-              "are_deterministic_algorithms_enabled", "promote_types", "can_cast",
-              "get_num_threads"):
+              "is_autocast_enabled", "is_autocast_cpu_enabled",
+              "are_deterministic_algorithms_enabled", "promote_types", "can_cast"):
     if hasattr(torch, _name):
         _state(getattr(torch, _name))
 
@@ -256,6 +255,11 @@ def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return record(tx, torch.as_tensor, args, kwargs)
 
 
+@rule(torch.asarray)
+def _asarray(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return record(tx, torch.asarray, *_with_numpy_type(tx, args, kwargs))
+
+
 @rule(torch.tensor)
 def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     args, kwargs = _with_numpy_type(tx, args, kwargs)
@@ -265,6 +269,7 @@ def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         raise graph_break("data-dependent-value", "torch.tensor of a list with tensors in it")
     if options or not args or not (of_tensors or _holds(tx, args[0], SymbolicNumberValue)):
         return record(tx, torch.tensor, args, kwargs)
+    kwargs = with_default_device(tx, torch.tensor, kwargs)
     wanted = {name: value for name, value in kwargs.items() if value is not NONE}
     made = _stack(tx, args[0], wanted.get("dtype"))
     assert isinstance(made, TensorValue)

@@ -28,7 +28,9 @@ from weft._torch import (
     torch_function_mode_at,
     torch_function_modes,
 )
-from weft.capture.values.constant import METHODS, NONE, ConstantValue
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import Kwargs
+from weft.capture.values.constant import METHODS, NONE, ConstantValue, is_none
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -83,7 +85,23 @@ def mode_changes(tx: Interpreter) -> tuple[int, list[SymbolicValue]]:
 
 def ignores(mode: SymbolicValue, target: Any) -> bool:
     """Whether the mode does nothing for calls of `target`."""
-    return mode.python_type() is DeviceContext and target not in device_constructors()
+    is_device = mode.python_type() is DeviceContext
+    return is_device and (target not in device_constructors() or target in _ASK_NO_MODE)
+
+
+_ASK_NO_MODE: Final = frozenset({torch.range})
+"""Constructors whose C code calls no mode."""
+
+
+def with_default_device(tx: Interpreter, target: Any, kwargs: Kwargs) -> Kwargs:
+    """The named arguments of a constructor that a rule does by other operations, with the device
+    that an active mode would have set."""
+    modes = [mode for mode in tx.modes.functions if not ignores(mode, target)]
+    if any(mode.python_type() is not DeviceContext for mode in modes):
+        raise graph_break("unknown-operation", f"{target.__name__} of an array in a mode")
+    device = kwargs.get("device", NONE)
+    return {**kwargs, "device": modes[-1].getattr(tx, "device")} if (
+        modes and is_none(device)) else kwargs
 
 
 @contextmanager
@@ -110,5 +128,6 @@ def without_modes(graph: Callable[..., Any]) -> Callable[..., Any]:
 
 
 __all__: Final = [
-    "enter_devices", "ignores", "mode_changes", "modes_set_aside", "only_devices", "without_modes",
+    "enter_devices", "ignores", "mode_changes", "modes_set_aside", "only_devices",
+    "with_default_device", "without_modes",
 ]

@@ -7,7 +7,9 @@ identity.
 
 from __future__ import annotations
 
+import cmath
 import enum
+import math
 import re
 import types
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft.capture.breaks import Signal, graph_break
+from weft.capture.operator_names import method_name
 from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.declared import Declared
@@ -33,6 +36,7 @@ _LONG: Final = 1_000
 NESTED: Final = 100
 """How deep containers may be nested to be copied, well below Python's recursion limit."""
 
+_NUMBERS: Final = (int, float, bool, complex)
 _BY_EQUALITY: Final = (int, float, str, bool, bytes, complex, type(None))
 _BY_IDENTITY: Final = (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis),
                        type(NotImplemented))
@@ -122,8 +126,22 @@ class ConstantValue(SymbolicValue):
             iterator.text = self
         return iterator  # type: ignore[no-any-return]
 
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        """A number's operators in C see the number that an instance of a subclass is."""
+        plain = plain_value(other)
+        if reflected or type(self.value) not in _NUMBERS or plain is None or not plain.is_constant:
+            return None
+        name = method_name(op)
+        operation = next((vars(base)[name] for base in type(self.value).__mro__
+                          if name in vars(base)), None)
+        result = NotImplemented if operation is None else evaluate(
+            tx, lambda: operation(self.value, plain.constant()))
+        return None if result is NotImplemented else tx.wrap_new(result)
+
     def proxy(self, tx: Interpreter) -> Any:
-        return self.fake(tx)
+        plain = self.fake(tx)
+        return plain if type(plain) is not complex or _is_literal(plain) else tx.builder.call(
+            complex, (plain.real, plain.imag), {}, plain, tx.stack())
 
     def fake(self, tx: Interpreter) -> Any:
         if type(self.value).__module__ == "numpy" and hasattr(self.value, "item"):
@@ -135,6 +153,8 @@ class ConstantValue(SymbolicValue):
         if isinstance(self.value, enum.Enum) and isinstance(self.value, (int, float, str)):
             return next(base for base in (int, float, str)  # the graph's code knows no enums
                         if isinstance(self.value, base))(self.value.value)
+        if isinstance(self.value, enum.Flag):  # a union of members has no name of its own there
+            raise graph_break("unknown-value", f"{self!r} as an argument of a tensor operation")
         return self.value
 
     def rebuild(self, emit: Emitter) -> str:
@@ -151,6 +171,12 @@ class ConstantValue(SymbolicValue):
 
     def __repr__(self) -> str:
         return describe(self.value)
+
+
+def _is_literal(number: complex) -> bool:
+    """Whether the text of a complex number evaluates to it: `-0j`, a sum, loses signs."""
+    signs = [math.copysign(1.0, part) for part in (number.real, number.imag)]
+    return cmath.isfinite(number) and signs[1] > 0 and (signs[0] > 0 or number.real != 0)
 
 
 def _is_interned(text: str) -> bool:

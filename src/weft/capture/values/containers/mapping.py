@@ -150,10 +150,8 @@ class DictValue(ContainerMethods):
             if key in self._gone:
                 continue
             entry = known.pop(key, None)
-            if entry is None:
-                lazy = LazyValue(self.source.dict_item(key), obj)
-                entry = (self._key_value(tx, key), lazy)
-            self._entries[key] = entry
+            value = LazyValue(self.source.dict_item(key), obj) if entry is None else entry[1]
+            self._entries[key] = self._key_value(tx, key), value  # `known` may say True for 1
         self._entries.update(known)
 
     def _key_value(self, tx: Interpreter, key: Any) -> SymbolicValue:

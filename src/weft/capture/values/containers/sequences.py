@@ -46,6 +46,8 @@ class SequenceValue(ContainerMethods):
 
     kind: type = object
     has_parts = True
+    adds_itself = False
+    """Whether its type, on the right side, decides what a sum of tuples is."""
 
     def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None) -> None:
         super().__init__(source)
@@ -106,14 +108,16 @@ class SequenceValue(ContainerMethods):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in COMPARISONS:
-            return self._compare(tx, op, other)
+            if not reflected or not isinstance(other, SequenceValue):
+                return self._compare(tx, op, other)
+            return other._compare(tx, op, self)
         if op == "mul" and type(self) is TupleValue and other.is_constant and (
                 type(other.constant()) is int and other.constant() == 1):
             return self
         if op == "mul" and other.is_constant:
             return self.like(evaluate(tx, lambda: self.items * other.constant()))
         if (op == "add" and not reflected and isinstance(other, SequenceValue)
-                and self._concatenates(other)):
+                and self._concatenates(other) and not other.adds_itself):
             return self.like([*self.items, *other.items])
         return None
 
@@ -525,10 +529,19 @@ class SizeValue(TupleValue):
     """A torch.Size."""
 
     __slots__ = ()
+    adds_itself = type((0,) + torch.Size((0,))) is torch.Size  # noqa: RUF005  as in newer PyTorch
     kind: type = torch.Size
 
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
         return SizeValue(items)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        adds = op in ("add", "iadd") and (not reflected or self.adds_itself)
+        if not adds or not isinstance(other, TupleValue) or isinstance(other, SizeValue):
+            return super().binary(tx, op, other, reflected)
+        pair = (other, self) if reflected else (self, other)
+        items = TupleValue([item for side in pair for item in side.items])
+        return tx.call(tx.wrap_fixed(torch.Size, "torch.Size"), [items])  # checks that all are ints
 
     def proxy(self, tx: Interpreter) -> Any:
         return tuple(item.proxy(tx) for item in self.all(tx))  # torch.Size holds numbers only

@@ -65,7 +65,9 @@ class SetValue(ContainerMethods):
         made = SetValue(cls=kind)
         made.keys = kind(keys)
         kept = set(map(id, made.keys))
-        made.entries = {key: item for key, item in entries if id(key) in kept}
+        for key, item in entries:
+            if id(key) in kept:
+                made.entries.setdefault(key, item)
         return made
 
     def _own_keys(self) -> set[Any]:

@@ -25,7 +25,14 @@ from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.operator_names import COMPARISONS
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
+from weft.capture.values.constant import (
+    ConstantMethod,
+    ConstantValue,
+    constant,
+    evaluate,
+    plain_value,
+    python_object,
+)
 from weft.capture.values.declared import Declared
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.data_numbers import condition_node, read_symbol
@@ -141,7 +148,7 @@ class SymbolicNumberValue(SymbolicValue):
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in _NAMED and _has_method(self.example, name):
             return BoundBuiltin(self, name)
-        if name == "real" or (name == "numerator" and isinstance(self.example, torch.SymInt)):
+        if isinstance(self.example, _THEMSELVES.get(name, ())):
             return self
         return ConstantValue(self.constant()).getattr(tx, name)
 
@@ -169,25 +176,26 @@ class SymbolicNumberValue(SymbolicValue):
         return tx.wrap_new(evaluate(tx, lambda: round(number, digits)))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
-        right = operand(other)
+        plain = plain_value(other) or other
+        right = operand(plain)
         if right is None:
-            right = _inheriting(other, op)
+            right = _inheriting(plain, op)
         if right is None:
             return None
-        kind = self.numpy_type or numpy_kind(other)
-        if type(right) is int and abs(right) >= INF:
+        kind = self.numpy_type or numpy_kind(plain)
+        if op == "divmod" or not _stays_symbolic(op, self.example, right):
             known = constant(self.constant())
-            pair_of_constants = (other, known) if reflected else (known, other)
-            return tx.binary(op, *pair_of_constants)
+            return tx.binary(op, *((other, known) if reflected else (known, other)))
+        if type(right) is bool and not isinstance(self.example, torch.SymBool):
+            right = int(right)  # PyTorch's numbers make floats of divided bools
         function = getattr(operator, op)
         pair = (right, self.example) if reflected else (self.example, right)
         if op in _DIVISIONS:
             if kind is not None and not _is_certainly_not_zero(pair[1]):
                 return None  # NumPy warns
             check_divisor(tx, op, *pair)
-        types = [_TYPES.get(type(n), type(n)) for n in pair] if op in _OF_TWO_INTS else []
-        if kind is None and float in types:
-            evaluate(tx, lambda: function(*(made(1) for made in types)))  # raises
+        if op in _OF_TWO_INTS and float in [_TYPES.get(type(n), type(n)) for n in pair]:
+            return _refuse(tx, function, *((other, self) if reflected else (self, other)))
         plain_op = op.removeprefix("i")
         if plain_op in _PARTIAL and _gives_float(plain_op, *pair):
             return self._partial(tx, plain_op, pair, kind)
@@ -258,6 +266,31 @@ _DIVISIONS: Final = frozenset({"truediv", "floordiv", "mod", "itruediv", "ifloor
 _PARTIAL: Final = frozenset({"pow", "mod", "floordiv"})
 
 
+_OF_BOOLS: Final = frozenset({"add", "sub", "mul", "iadd", "isub", "imul"})
+"""Operators of bools that PyTorch's numbers have as Python has them."""
+_BETWEEN_BOOLS: Final = frozenset({"and_", "or_", "iand", "ior", "eq", "ne"})
+
+
+def _refuse(tx: Interpreter, function: Callable[..., Any], *values: SymbolicValue) -> None:
+    """Raise the error of an operation that the values' types do not have."""
+    objects = [value.python_type()(1) if isinstance(value, SymbolicNumberValue)
+               else python_object(tx, value) for value in values]
+    if MISSING not in objects:
+        evaluate(tx, lambda: function(*objects))
+
+
+def _stays_symbolic(op: str, left: SymbolicNumber, right: Any) -> bool:
+    """Whether PyTorch's numbers do the operation as Python does; otherwise it is done on the
+    numbers of this call."""
+    if type(right) is int and abs(right) >= INF:
+        return False
+    if torch.SymBool not in (type(left), type(right)) or op in _OF_BOOLS:
+        return True
+    both = all(isinstance(number, bool | torch.SymBool) for number in (left, right))
+    equals_bool = op in ("eq", "ne") and type(right) is int and right in (0, 1)
+    return equals_bool or (both and op in _BETWEEN_BOOLS)
+
+
 def check_divisor(tx: Interpreter, op: str, number: Any, divisor: Any) -> None:
     """Guard that the divisor is not zero; if it is, raise Python's error."""
     try:
@@ -298,6 +331,9 @@ _METHODS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "item": operator.pos,
 }
 """Methods whose result stays symbolic."""
+_THEMSELVES: Final[Mapping[str, Any]] = {
+    "real": torch.SymInt | torch.SymFloat, "numerator": torch.SymInt}
+"""Attributes that are the number itself; those of a bool are ints."""
 _NAMED: Final = frozenset(name for name in _METHODS if not name.startswith("_")) | {"__round__"}
 _OF_INTS: Final = frozenset({"__index__", "__invert__", "bit_length"})
 _CONVERSIONS: Final = frozenset({"__int__", "__index__", "__trunc__", "__float__", "__round__",
@@ -350,7 +386,8 @@ def _is_float_of_data(number: SymbolicNumber) -> bool:
 def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> SymbolicValue | None:
     """The maximum (`op` "gt") or minimum of ints or of floats."""
     numbers = [operand(value) for value in values]
-    if not any(isinstance(n, torch.SymInt | torch.SymFloat) for n in numbers):
+    if not any(isinstance(n, torch.SymInt | torch.SymFloat) for n in numbers) or any(
+            map(numpy_kind, values)):  # the type of the result would follow from the values
         return None
     function: Callable[[Any, Any], Any]
     if all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers):

@@ -153,6 +153,9 @@ class BuiltinValue(SymbolicValue):
             return OBJECT_METHODS[name](tx, args, kwargs)  # type: ignore[no-any-return]
         if owner is dict and name in _CHANGES and issubclass(target.python_type(), OrderedDict):
             raise graph_break("unknown-operation", f"dict.{name} of an OrderedDict")
+        if owner is tuple and name in vars(torch.Size) and any(
+                arg.python_type() is torch.Size for arg in args):  # it has another one
+            raise graph_break("unknown-operation", f"tuple.{name} of a torch.Size")
         result = operator_of_base(tx, owner, name, args)
         if result is not None:
             return result

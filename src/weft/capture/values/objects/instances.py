@@ -129,12 +129,18 @@ class ObjectValue(SymbolicValue):
     def __repr__(self) -> str:
         return f"a {self.cls.__name__} object"
 
+    def _plain_key(self, tx: Interpreter, plain: SymbolicValue) -> Any:
+        """A key that hashes and compares as the number, text or tuple, but is not that object:
+        which of two equal keys a set holds is told by identity."""
+        obj = self.original if self.original is not MISSING else self.copied(tx)
+        return plain.dict_key(tx) if obj is MISSING else obj
+
     def dict_key(self, tx: Interpreter) -> Any:
         hasher = type_lookup(self.cls, "__hash__")
         plain = plain_value(self)
         if plain is not None and all(type_lookup(self.cls, name) is type_lookup(
                 plain.python_type(), name) for name in ("__eq__", "__hash__")):
-            return plain.dict_key(tx)
+            return self._plain_key(tx, plain)
         if hasher is object.__hash__:
             return self if self.original is MISSING else tx.identities.key(self, self.original)
         if isinstance(hasher, types.FunctionType):

@@ -32,7 +32,7 @@ from weft.capture.replacement.ignored_warnings import ignoring
 from weft.capture.source import Source
 from weft.capture.values.attributes import bind
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import boolean, constant, evaluate, is_none
+from weft.capture.values.constant import boolean, constant, evaluate, is_none, plain_value
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import (
@@ -334,6 +334,7 @@ class TensorValue(SymbolicValue):
         return record(tx, "unbind", [self, constant(0)]).iter(tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        other = plain_value(other) or other
         if not isinstance(other, TensorValue) and not _number(other):
             plain = isinstance(other, (TupleValue, ListValue)) or (
                 other.is_constant and not isinstance(other.constant(), numpy.generic))

@@ -97,8 +97,7 @@ def _pure_functions() -> set[int]:
     names = ("abs", "all", "any", "ascii", "bin", "chr", "divmod", "format", "hash", "hex", "len",
              "max", "min", "oct", "ord", "pow", "repr", "round", "sorted", "sum")
     pure.update(id(getattr(builtins, name)) for name in names)
-    torch_pure = ("promote_types", "can_cast", "get_default_dtype", "is_inference_mode_enabled",
-                  "get_num_threads")
+    torch_pure = ("promote_types", "can_cast", "get_default_dtype", "is_inference_mode_enabled")
     pure.update(id(getattr(torch, name)) for name in torch_pure)
     pure.update(map(id, (
         os.fspath, str.maketrans, dict.fromkeys, get_tracing_state, sys.intern, zlib.crc32,
