@@ -40,6 +40,7 @@ void *tensor_impl(PyObject *tensor);         /* of an object known to be a torch
 const void *tensor_data(PyObject *tensor);   /* of the same: its first element; NULL: cannot be told */
 void tensor_read(const void *impl, TensorMeta *meta);
 bool tensor_requires_grad(const void *impl);
+int tensor_is_lazy(PyObject *tensor);        /* its memory does not hold its numbers; -1: exception */
 
 /* What guards look at in a tensor. */
 typedef struct {

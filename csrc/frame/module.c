@@ -33,6 +33,12 @@ static PyObject *module_tensor_access(PyObject *Py_UNUSED(module), PyObject *Py_
     return tensor_access_describe();
 }
 
+static PyObject *module_is_lazy(PyObject *Py_UNUSED(module), PyObject *tensor)
+{
+    int lazy = tensor_is_lazy(tensor);
+    return lazy < 0 ? NULL : PyBool_FromLong(lazy);
+}
+
 static PyObject *module_instance_dict(PyObject *Py_UNUSED(module), PyObject *object)
 {
     return PyObject_GenericGetDict(object, NULL);
@@ -45,6 +51,10 @@ static PyMethodDef functions[] = {
                "AttributeError: it has none.")},
     {"global_state", module_global_state, METH_NOARGS,
      PyDoc_STR("global_state() -> GlobalState\n\nTorch's global modes now, for a guard.")},
+    {"is_lazy", module_is_lazy, METH_O,
+     PyDoc_STR("is_lazy(tensor) -> bool\n\n"
+               "Whether its memory does not hold its numbers: they are to be conjugated or negated\n"
+               "when they are read, or are zeros without memory.")},
     {"tensor_access", module_tensor_access, METH_NOARGS,
      PyDoc_STR("tensor_access() -> dict\n\n"
                "Whether tensors are read directly ('direct'), and the offsets found.")},

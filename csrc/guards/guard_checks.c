@@ -246,13 +246,14 @@ bool tensor_spec_matches_quickly(const TensorSpec *spec, PyObject *value)
 }
 
 /* The same check through Python attributes. It also refuses conjugated, negated and functorch-wrapped
- * tensors, which otherwise look like plain ones. `names`: the arguments of `tensor_attributes`. */
+ * tensors and zeros without memory, which otherwise look like plain ones. `names`: the arguments of
+ * `tensor_attributes`. */
 static const char ATTRIBUTES[] =
     "import torch\n"
     "wrapped = torch._C._functorch.is_functorch_wrapped_tensor\n"
     "def tensor_attributes(t):\n"
     "    with torch._C.DisableTorchFunction():\n"
-    "        if wrapped(t) or t.is_conj() or t.is_neg():\n"
+    "        if wrapped(t) or t.is_conj() or t.is_neg() or t._is_zerotensor():\n"
     "            return None\n"
     "        strided = t.layout is torch.strided and not t.is_nested\n"
     "        index = -1 if t.device.index is None else t.device.index\n"

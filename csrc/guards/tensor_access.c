@@ -19,6 +19,7 @@ static struct {
     Py_ssize_t sizes;        /* of {rank, inline sizes or pointer, ...} inside the TensorImpl */
     Py_ssize_t dtype_device; /* of {u16 dtype, i8 device type, i8 device index} */
     Py_ssize_t key_set;
+    uint64_t lazy_keys;      /* conjugated, negated, zeros without memory */
     Py_ssize_t storage;      /* of the pointer to the c10::StorageImpl */
     Py_ssize_t autograd;     /* of the pointer to the AutogradMeta; NULL: requires no grad */
     Py_ssize_t grad_flag;    /* of the bool inside the AutogradMeta; */
@@ -85,6 +86,22 @@ const void *tensor_data(PyObject *tensor)
 const void *tensor_storage(const void *impl)
 {
     return *(const void *const *)((const char *)impl + access_.storage);
+}
+
+static const char *const LAZY_QUESTIONS[] = {"is_conj", "is_neg", "_is_zerotensor"};
+
+int tensor_is_lazy(PyObject *tensor)
+{
+    if (access_.ready && is_tensor(tensor))
+        return (*(const uint64_t *)((const char *)tensor_impl(tensor) + access_.key_set) &
+                access_.lazy_keys) != 0;
+    int found = 0;
+    for (size_t i = 0; i < sizeof(LAZY_QUESTIONS) / sizeof(LAZY_QUESTIONS[0]) && found == 0; i++) {
+        PyObject *answer = PyObject_CallMethod(tensor, LAZY_QUESTIONS[i], NULL);
+        found = answer == NULL ? -1 : PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+    }
+    return found;
 }
 
 static inline bool requires_grad(const void *impl, const char *autograd)
@@ -207,7 +224,8 @@ static const char PROBES[] =
     "    long = make((2, 3, 4, 5, 6, 7), torch.int64)\n"
     "    meta = make((3, 5, 7), device='meta')\n"
     "    complex_ = make((3, 5, 7), torch.complex64)\n"
-    "    search = (plain, long, meta, complex_, complex_.conj(), torch._neg_view(plain), make((9,)))\n"
+    "    search = (plain, long, meta, complex_, complex_.conj(), torch._neg_view(plain), make((9,)),\n"
+    "              torch._efficientzerotensor((9,)))\n"
     "    base = make((4, 6, 8), torch.bfloat16)\n"
     "    verify = [(plain, 6, 0), (long, 4, 0), (meta, 6, 14), (complex_, 9, 0), (base, 15, 0),\n"
     "              (base[1:, ::2], 15, 0), (base.transpose(0, 2), 15, 0), (make(()), 6, 0),\n"
@@ -225,7 +243,7 @@ static const char PROBES[] =
     "        t.grad = make((2, 2))\n"
     "    verify += [(t, 6, 0) for t in leaves]\n"
     "    verify += [(t[:1], 6, 0) for t in (leaves[0], leaves[3], result)]\n"
-    "autograd = [t._cdata for t in (*leaves, search[-1], result)]\n"
+    "autograd = [t._cdata for t in (*leaves, search[6], result)]\n"
     "grad_fn = result.grad_fn\n"
     "cdata = [t._cdata for t in search]\n"
     "storages = [t.untyped_storage()._cdata for t in search]\n"
@@ -233,7 +251,7 @@ static const char PROBES[] =
     "            for t, code, device in verify]\n"
     "tensor_type = torch.Tensor\n";
 
-enum { PLAIN, LONG, META, COMPLEX, CONJ, NEG, VECTOR, N_SEARCH };
+enum { PLAIN, LONG, META, COMPLEX, CONJ, NEG, VECTOR, ZERO, N_SEARCH };
 
 static bool find_cdata(PyObject *tensor, uintptr_t cdata)
 {
@@ -289,10 +307,12 @@ static bool find_key_set(const int64_t *const *impl)
         uint64_t plain = (uint64_t)impl[PLAIN][at];
         uint64_t conj = (uint64_t)(impl[CONJ][at] ^ impl[COMPLEX][at]);
         uint64_t neg = (uint64_t)impl[NEG][at] ^ plain;
+        uint64_t zero = (uint64_t)impl[ZERO][at] & ~plain;
         if (plain == (uint64_t)impl[LONG][at] && plain == (uint64_t)impl[VECTOR][at] &&
             plain == (uint64_t)impl[COMPLEX][at] && plain != (uint64_t)impl[META][at] &&
-            is_single_bit(conj) && is_single_bit(neg) && conj != neg) {
+            is_single_bit(conj) && is_single_bit(neg) && is_single_bit(zero) && conj != neg) {
             access_.key_set = at * (Py_ssize_t)sizeof(int64_t);
+            access_.lazy_keys = conj | neg | zero;
             return true;
         }
     }

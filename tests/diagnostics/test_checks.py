@@ -14,6 +14,7 @@ from weft.codegen.lowering import LOWERINGS
 from weft.diagnostics import numerics
 from weft.diagnostics.minimize import minimize
 from weft.errors import BadValue, NumericsError
+from weft.passes import framework
 
 aten = torch.ops.aten
 SIGMOID_AS_TANH = {aten.sigmoid.default: LOWERINGS[aten.tanh.default]}
@@ -50,10 +51,27 @@ def test_a_planted_wrong_kernel_is_found_and_its_program_shows_it(stage, dynamic
 def test_a_wrong_gradient_is_found():
     lowering = LOWERINGS[aten.mul.Tensor]
     with weft.config.patch(check_numerics=True, repro_after="aot"), \
-            mock.patch.dict(LOWERINGS, {aten.sigmoid_backward.default: lowering}):
-        out = weft.compile(_model())(torch.randn(5, 6))
-        with pytest.raises(NumericsError, match="sigmoid_backward"):
-            out.sum().backward()
+            mock.patch.dict(LOWERINGS, {aten.sigmoid_backward.default: lowering}), \
+            pytest.raises(NumericsError, match="sigmoid_backward"):
+        weft.compile(_model())(torch.randn(5, 6))
+
+
+def _takes_tanh_for_sigmoid(gm, *args, **settings):
+    for node in gm.graph.find_nodes(op="call_function", target=aten.sigmoid.default):
+        node.target = aten.tanh.default
+    return RUN_PIPELINE(gm, *args, **settings)
+
+
+RUN_PIPELINE = framework.run_pipeline
+
+
+@pytest.mark.parametrize("stage", ["", "capture", "aot"])
+def test_a_faulty_pass_is_found_at_every_stage(stage):
+    with weft.config.patch(check_numerics=True, repro_after=stage), \
+            mock.patch.object(framework, "run_pipeline", _takes_tanh_for_sigmoid), \
+            pytest.raises(NumericsError, match="sigmoid") as told:
+        weft.compile(lambda x: x.sigmoid() * 2)(torch.randn(5, 6))
+    assert (told.value.path is None) is (stage == "")
 
 
 def test_a_backend_that_is_wrong_is_found_without_writing_a_program(tmp_path):

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from weft._torch import pytree
+from weft.errors import NumericsError
 from weft.interrupts import surface
 
 Compiled = Callable[..., Any]
@@ -57,6 +58,8 @@ def compare(
         return ""
     try:
         found = results(_taking_inputs(compiled))
+    except NumericsError:  # of a later stage, which knows more
+        raise
     except Exception as error:  # noqa: BLE001  any error is a difference
         surface(error)
         return f"it raises {type(error).__name__}: {error}"

@@ -165,8 +165,29 @@ def _gradients(
     saved = _saved(spec, ctx, given)
     wanted = None if batched else spec.gradients.wanted(ctx, linked)
     if torch.is_grad_enabled() or batched:  # kernels do not batch
-        return _differentiably(spec, ctx, saved, grads, wanted)
+        try:
+            return _differentiably(spec, ctx, saved, grads, wanted)
+        except DoubleBackwardError:
+            if not spec.differentiable or spec.late:
+                raise
+        return _by_autograd(spec, ctx, saved, grads, given, wanted)
     return _computed(spec, ctx, saved, grads, given, wanted)
+
+
+def _by_autograd(
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], given: Indices | None,
+    wanted: Indices | None,
+) -> Gradients:
+    """The gradients by the backward's own operators, which autograd differentiates."""
+    run = spec.gradients.backwards.by_aten(given, wanted)
+    if run.is_other or (run.with_zeros and given is not None and _mixes(spec, given)):
+        raise DoubleBackwardError("create_graph=True for a part of the compiled graph's results "
+                                  "needs an input that no longer exists")
+    arguments = [*saved, *(ctx.symbols if spec.symbols else ())]
+    arguments += _tangents(spec, ctx, list(grads), run.given)
+    with no_autocast():
+        found: Any = run.call(arguments)
+        return join_stages(spec.gradients.backwards.stages, found) if run.in_stages else found
 
 
 def _contributions(

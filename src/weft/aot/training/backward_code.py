@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from weft._frame import is_lazy
 from weft._torch import (
     are_functorch_transforms_active,
     is_any_autocast_enabled,
@@ -53,7 +54,7 @@ def backward_of(spec: FunctionSpec, form: str, general: General) -> Callable[...
         "is_executed": is_executed, "is_grad_enabled": torch.is_grad_enabled,
         "is_batched": is_legacy_batchedtensor, "is_transformed": are_functorch_transforms_active,
         "is_autocast_enabled": is_any_autocast_enabled, "release": spec.inputs.release,
-        "late": spec.late, "all_hold": all_hold, "Tensor": torch.Tensor,
+        "is_lazy": is_lazy, "late": spec.late, "all_hold": all_hold, "Tensor": torch.Tensor,
         **{f"fit{k}": layout.fit_own for k, layout in spec.layouts.items()},
     }
     return load(_text(spec), "<weft autograd backward>", scope, "backward")
@@ -78,7 +79,7 @@ def _text(spec: FunctionSpec) -> str:
 
 def _questions(spec: FunctionSpec) -> Iterator[str]:
     """What holds of runs that are not ordinary."""
-    yield from (f"type(grads[{k}]) is not Tensor" for k in spec.layouts)
+    yield from (f"type(grads[{k}]) is not Tensor or is_lazy(grads[{k}])" for k in spec.layouts)
     yield "run is None or run.is_other or run.in_stages"
     yield "is_grad_enabled() or is_transformed() or is_autocast_enabled()"
     yield from (f"is_batched(grads[{k}])" for k in spec.layouts)

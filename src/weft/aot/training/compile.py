@@ -33,6 +33,7 @@ from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.autograd_function import make_function, make_layers
 from weft.aot.training.backward_stages import Stages, stages_of
 from weft.aot.training.backwards import Backwards, Indices, with_tangents_of
+from weft.aot.training.differentiable_backward import is_differentiable
 from weft.aot.training.double_backward import DoubleBackward
 from weft.aot.training.forward_inputs import ForwardInputs
 from weft.aot.training.function_spec import FunctionSpec
@@ -74,8 +75,9 @@ def compile_joint(
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves, saved)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
-    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager)
     stale = _stale(joint, joint_gm.graph, traced)
+    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager, stale)
+    stale = stale.difference(spec["inputs"].copied)
     redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
     forward = compiler(finish(aten_graph.make(parts.forward), asserts=traced.hand_asserts()))
     kept = [i in leaves for i in joint.gradient_inputs]
@@ -207,7 +209,7 @@ def _leaf_inputs(tracer: Tracer) -> set[int]:
 
 def _spec(
     tracer: Tracer, traced: Traced, joint: JointGraph, joint_graph: Graph, parts: Partition,
-    leaves: set[int], in_eager: int,
+    leaves: set[int], in_eager: int, stale: set[int],
 ) -> dict[str, Any]:
     """The static fields of the `FunctionSpec`. `in_eager`: the bytes that eager saves."""
     values = [n.meta["val"] for n in joint.tangents]
@@ -217,47 +219,54 @@ def _spec(
     unread = set() if of_data else _unread(joint, joint_graph) - carriers
     detached = _without_gradients(tracer, joint) - set(traced.mutated)
     kept = leaves | carriers | (detached - unread)
-    inputs = _forward_inputs(tracer, traced, parts, leaves, kept, unread, in_eager)
+    inputs = _forward_inputs(tracer, traced, parts, leaves, kept, unread, in_eager, stale)
+    views = _views(parts)
     numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
     own = tuple(i for i, k in numbered if k >= parts.n_values)
     all_held = inputs.held.issuperset(inputs.weak)
     return {
         "n_values": parts.n_values,
         "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
-        "views": _views(parts),
+        "views": views,
         "inputs": inputs,
         "saved_values": tuple(parts.saved_values),
         "symbols": tuple(parts.symbols),
         "layouts": layouts,
         "detached_inputs": tuple(sorted(detached)),
         "groups": joint.groups,
+        "differentiable": not joint.inner and is_differentiable(
+            parts, joint.gradient_inputs, layouts.keys() - {*range(len(traced.mutated)), *views}),
         "droppable": own if all_held and not joint.groups and not traced.mutated else (),
     }
 
 
 def _forward_inputs(
     tracer: Tracer, traced: Traced, parts: Partition, leaves: set[int], kept: set[int],
-    unread: set[int], in_eager: int,
+    unread: set[int], in_eager: int, stale: set[int],
 ) -> ForwardInputs:
     """Which inputs the forward saves, which live in any case (`kept`), and which a second
-    derivative may need: the small ones are held, within the bytes that eager saves more."""
+    derivative may need: the small ones are held, within the bytes that eager saves more, or copied
+    if they are overwritten (`stale`)."""
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
     weak = [i for i in unsaved if i not in kept or i in traced.mutated]
     read = [i for i in weak if i not in unread]
     saved = parts.bytes_saved + _bytes_of(
         tracer.primals[i] for i in parts.saved_inputs if i not in kept)
-    held = _small([i for i in read if i not in traced.mutated], tracer.primals,
-                  max(in_eager - saved, saved // 16, _LITTLE))
+    constants = {i for i in stale if not tracer.primals[i].requires_grad}
+    small = _small([i for i in read if i not in traced.mutated or i in constants],
+                   tracer.primals, max(in_eager - saved, saved // 16, _LITTLE))
+    copied = small & constants
     return ForwardInputs(
         count=len(tracer.primals),
         saved=tuple(parts.saved_inputs),
         leaves=tuple(i for i in unsaved if i in kept and i not in traced.mutated),
         unread_leaves=frozenset(unread & leaves),
-        weak=tuple(read),
-        held=held,
+        weak=tuple(i for i in read if i not in copied),
+        held=small - copied,
         unread=tuple(i for i in weak if i in unread),
         written=frozenset(traced.mutated),
+        copied=tuple(sorted(copied)),
     )
 
 

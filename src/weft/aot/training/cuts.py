@@ -122,6 +122,7 @@ class _Cut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, passage: _Passage, tensor: torch.Tensor) -> torch.Tensor:
         ctx.passage = passage
+        ctx.set_materialize_grads(False)
         return tensor.view_as(tensor)
 
     @staticmethod

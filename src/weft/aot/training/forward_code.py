@@ -52,6 +52,7 @@ def _forward_text(spec: FunctionSpec, form: str) -> str:
     ]
     run = [
         "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
+        *spec.inputs.copy_lines(),
         "outputs = run(list(inputs))",
         # autograd forbids writes to views that a function makes
         f"outputs = bases(outputs, {spec.views})" if spec.views else "",

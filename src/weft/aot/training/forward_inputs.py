@@ -45,6 +45,13 @@ class ForwardInputs:
     """Tensors whose values no gradient depends on: only their metadata matters."""
     written: frozenset[int]
     """Tensors that the graph writes: their versions say nothing."""
+    copied: tuple[int, ...]
+    """Of these, small ones whose values the results depend on: copied before they are written."""
+
+    def copy_lines(self) -> Iterator[str]:
+        """Statements before the graph runs."""
+        if self.copied:
+            yield f"ctx.copies = ({''.join(f'inputs[{i}].clone(), ' for i in self.copied)})"
 
     def forward_lines(self, held: str) -> Iterator[str]:
         """Statements of the forward that keep them in `ctx`, weakly those in the list `held`."""
@@ -53,7 +60,7 @@ class ForwardInputs:
         if kept:
             yield f"ctx.kept = ({kept})"
             yield f"ctx.versions = {{{', '.join(f'{i}: inputs[{i}]._version' for i in read)}}}"
-        if len(self.saved) + len(self.leaves) < self.count:
+        if len(self.saved) + len(self.leaves) + len(self.copied) < self.count:
             yield f"ctx.others = hold_others({held})"
 
     def hold_others(self, inputs: Sequence[Any]) -> dict[int, Any]:
@@ -87,6 +94,11 @@ class ForwardInputs:
             for i, tensor in zip(self.leaves, ctx.kept, strict=True):
                 if tensor._version != ctx.versions.get(i, tensor._version):
                     raise _lost("was modified in place")
+                inputs[i] = tensor
+        if self.copied:
+            if not hasattr(ctx, "copies"):
+                raise _lost("was overwritten")
+            for i, tensor in zip(self.copied, ctx.copies, strict=True):
                 inputs[i] = tensor
         for i, other in getattr(ctx, "others", {}).items():
             inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other

@@ -45,6 +45,7 @@ class FunctionSpec:
     parts: tuple[FunctionSpec, ...]  # a node for each group, if one for all would reach too much
     random_devices: frozenset[torch.device]  # devices whose generators the forward uses
     late: tuple[LateReads, ...]  # what users' functions read in the backward
+    differentiable: bool  # autograd can differentiate the backward itself
     droppable: tuple[int, ...]  # saved tensors that the forward could compute again
     redo: Callable[
         [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None,

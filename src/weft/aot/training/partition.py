@@ -232,7 +232,8 @@ def _cost(node: Node, roles: _Roles) -> int:
     in memory otherwise; infinite if it cannot be saved.
 
     What is alive anyway costs next to nothing: parameters, and results that are returned and that
-    eager would save too. Inputs that eager saves are likely to be alive: better than a copy."""
+    eager would save too. Inputs that eager saves are likely to be alive, and gradients of gradients
+    need them: better than what is computed of them, even if something small is saved with them."""
     value = node.meta["val"]
     if "read_late" in node.meta or _is_offloaded(node):
         return 0  # (and nothing is computed of the former before)
@@ -241,7 +242,7 @@ def _cost(node: Node, roles: _Roles) -> int:
             return _INFINITE
         if node in roles.free or not isinstance(value, FakeTensor):
             return 1
-        return 4 * _bytes(value) - (node in roles.saved_inputs)
+        return (15 * _bytes(value) // 4 if node in roles.saved_inputs else 4 * _bytes(value))
     if _never_saved(node):
         return _INFINITE
     if node in roles.values and config.activation_memory_budget >= 1 and _eager_saves(node):

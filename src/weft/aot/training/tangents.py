@@ -20,6 +20,7 @@ from typing import Final, final
 
 import torch
 
+from weft._frame import is_lazy
 from weft.aot.training.reference_counts import seen_in_backward
 from weft.aot.views import stride_order
 from weft.runtime.tensor_calls import row_major
@@ -56,7 +57,7 @@ class TangentLayout:
 
     @property
     def is_small_row_major(self) -> bool:
-        """Whether `fit_own` is `contiguous`, whatever the tangent is."""
+        """Whether `fit_own` is `contiguous`, whatever the tangent is that has numbers in memory."""
         if self.order is not None or self.size is None:
             return False
         return prod(self.size) * self.dtype.itemsize < _LARGE
@@ -67,7 +68,9 @@ class TangentLayout:
         return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
 
     def fit(self, tangent: torch.Tensor) -> torch.Tensor:
-        """A tangent in that layout."""
+        """A tangent in that layout, with its numbers in memory."""
+        if is_lazy(tangent):
+            tangent = _with_numbers(tangent)
         if self.order is None:
             return tangent.contiguous()
         if tangent.stride() == self.strides:
@@ -79,12 +82,19 @@ class TangentLayout:
         return self.fit(grads[k] if grads[k].nbytes < _LARGE else _take(grads, k))
 
 
+def _with_numbers(tangent: torch.Tensor) -> torch.Tensor:
+    """A tangent that autograd only marked as conjugated, negated (`y.conj().imag`) or zero
+    (`y.sgn()`)."""
+    tangent = tangent.resolve_conj().resolve_neg()
+    return tangent.clone() if tangent._is_zerotensor() else tangent
+
+
 def _take(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
     """The tangent `grads[k]`, or a new tensor with its memory if only the engine holds it.
 
     `grads` are the arguments of a `backward`, as they came.
     """
-    if type(grads[k]) is not torch.Tensor or grads[k].requires_grad:
+    if type(grads[k]) is not torch.Tensor or grads[k].requires_grad or is_lazy(grads[k]):
         return grads[k]
     if _holders(grads, k) not in _holders_of_ours():
         return grads[k]

@@ -17,8 +17,8 @@ import numpy
 import torch
 from torch import fx
 
+from weft._frame import is_lazy
 from weft._torch import (
-    DisableTorchFunction,
     FakeTensor,
     disabled_torch_function,
     is_functorch_wrapped_tensor,
@@ -588,7 +588,7 @@ _NAMED: Final = hasattr(torch.Tensor, "has_names")
 @wraps(torch.Tensor, subclasses=True)
 def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     kind = type(obj)
-    if _is_flagged(obj):  # the guards of tensors refuse them
+    if is_lazy(obj):  # the guards of tensors refuse them
         return unknown(tx, obj, source)
     if kind not in _PLAIN and not _is_plain(kind):
         return next((wrap(tx, obj, source) for is_of, wrap in OTHER_TENSORS if is_of(kind)),
@@ -612,12 +612,6 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     if obj.requires_grad:
         tx.autograd.leaves[id(fake)] = value
     return value
-
-
-def _is_flagged(tensor: torch.Tensor) -> bool:
-    """Whether the numbers in memory are to be conjugated or negated when they are read."""
-    with DisableTorchFunction():
-        return tensor.is_conj() or tensor.is_neg()
 
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
