@@ -134,34 +134,3 @@ def test_inputs_and_tangents_that_a_program_makes(tangent: str) -> None:
     f(expected).backward(lazy)
     torch.testing.assert_close(x.grad, expected.grad)
     assert weft.stats()["recompiles"] <= 1
-
-
-class _OneOfTwo(torch.autograd.Function):
-    """Gives a gradient to the inputs of those results that get one."""
-
-    @staticmethod
-    def forward(ctx, a, b):
-        ctx.set_materialize_grads(False)
-        return a * 2, b.sin()
-
-    @staticmethod
-    def backward(ctx, of_a, of_b):
-        return None if of_a is None else of_a * 2, None if of_b is None else of_b * 3
-
-
-@pytest.mark.parametrize("is_leaf", [True, False])
-@pytest.mark.parametrize("which", [0, 1])
-def test_an_input_whose_function_gives_no_gradient_has_none(is_leaf: bool, which: int) -> None:
-    def f(a, b):
-        return _OneOfTwo.apply(a.cos(), b)[which]
-
-    found = []
-    for call in (f, weft.compile(f, backend="aot_eager")):
-        leaves = [torch.ones(3, requires_grad=True) for _ in range(2)]
-        inputs = leaves if is_leaf else [leaf * 1 for leaf in leaves]
-        for x in inputs:
-            x.retain_grad()
-        call(*inputs).sum().backward()
-        found.append([x.grad is None for x in (*inputs, *leaves)])
-    assert found[1] == found[0]
-    assert any(found[0])

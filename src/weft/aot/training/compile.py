@@ -28,7 +28,7 @@ from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
 from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.runtime_wrapper import wrap
-from weft.aot.tracing.arrivals import may_get_none
+from weft.aot.tracing.arrivals import may_get_none, reached
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.autograd_function import make_function, make_layers
 from weft.aot.training.backward_stages import Stages, stages_of
@@ -39,11 +39,18 @@ from weft.aot.training.forward_inputs import ForwardInputs
 from weft.aot.training.function_spec import FunctionSpec
 from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.joint import JointGraph
-from weft.aot.training.layers import Inner, cut_at, inner_results, without_inner
+from weft.aot.training.layers import (
+    Inner,
+    cut_at,
+    inner_results,
+    splits_users_code,
+    without_inner,
+)
 from weft.aot.training.memory_budget import numel
 from weft.aot.training.partition import Partition, is_view, mark_copies, partition
 from weft.aot.training.requests import Requests
 from weft.aot.training.tangents import TangentLayout
+from weft.aot.views import Unsupported
 from weft.compiling import compiling
 from weft.diagnostics import events
 from weft.runtime.restoring import run_instead
@@ -79,13 +86,13 @@ def compile_joint(
     spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager, stale)
     stale = stale.difference(spec["inputs"].copied)
     redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
+    inner = _inner_results(traced, joint, parts.backward)
     forward = compiler(finish(aten_graph.make(parts.forward), asserts=traced.hand_asserts()))
     kept = [i in leaves for i in joint.gradient_inputs]
     alone = bool(joint.groups or traced.mutated)
     backward = without_inner(parts.backward, joint.tangent_values, joint.inner)
     stages = (tuple(range(len(kept))),) if alone else stages_of(backward, kept)
     backwards = Backwards(backward, _values(joint), stages, compiler)
-    inner = _inner_results(traced, joint, parts.backward)
     function = FunctionSpec(
         forward=without_autocast(forward),
         gradients=_input_gradients(tracer, joint, joint_gm.graph, kept, backwards, parts.backward),
@@ -125,8 +132,11 @@ def _part(spec: FunctionSpec, values: Indices) -> FunctionSpec:
     whole = spec.gradients.backwards
     graph = with_tangents_of(whole.graph, whole.tangents, values)
     saved = [n for n in graph.nodes if n.op == "placeholder"][len(spec.inputs.saved) :]
-    reached = [not found.isdisjoint(values) for found in spec.gradients.depends_on]
-    inputs = dict(zip(spec.gradients.inputs, reached, strict=True))
+    is_reached = [not found.isdisjoint(values) for found in spec.gradients.depends_on]
+    others = [i for i, is_own in zip(spec.gradients.inputs, is_reached, strict=True)
+              if not is_own]
+    if others and not any(is_reached):
+        del others[0]  # the values require gradients all the same, as in eager
     leaf = spec.gradients.requests.leaf
     return replace(
         spec,
@@ -134,12 +144,12 @@ def _part(spec: FunctionSpec, values: Indices) -> FunctionSpec:
             spec.gradients,
             backwards=Backwards(
                 graph, [k for k in whole.tangents if k in values], whole.stages, whole.compiler),
-            requests=Requests(leaf if leaf is not None and reached[leaf] else None),
+            requests=Requests(leaf if leaf is not None and is_reached[leaf] else None),
         ),
         layouts={k: layout for k, layout in spec.layouts.items() if k in values},
         saved_values=tuple(
             k if n.users else -1 for k, n in zip(spec.saved_values, saved, strict=False)),
-        detached_inputs=(*spec.detached_inputs, *(i for i, is_own in inputs.items() if not is_own)),
+        detached_inputs=(*spec.detached_inputs, *others),
         groups=(),
     )
 
@@ -169,7 +179,12 @@ def _values(joint: JointGraph) -> list[int]:
 def _inner_results(traced: Traced, joint: JointGraph, backward: Graph) -> Inner:
     outputs = traced.outputs
     views = {k: outputs[~k].index for k in joint.inner if k < 0 and outputs[~k].kind == "value"}
-    return inner_results(backward, joint.tangent_values, joint.inner, views)
+    inner = inner_results(backward, joint.tangent_values, joint.inner, views)
+    if inner.layers and backward.find_nodes(op="call_function", target=reached) and (
+            splits_users_code(cut_at(backward, joint.tangent_values, joint.inner),
+                              joint.tangent_values, inner.layers)):
+        raise Unsupported("a user's backward or hook behind several results")
+    return inner
 
 
 def _cut_backwards(backwards: Backwards, graph: Graph, joint: JointGraph) -> Backwards:

@@ -31,6 +31,7 @@ from weft._torch import (
     set_versions,
     when_backward_ends,
 )
+from weft.aot.tracing.arrivals import reached
 from weft.aot.training.absent_tangents import remove_tangents
 from weft.aot.training.backwards import Indices, tangent_nodes
 from weft.aot.training.cuts import Cuts
@@ -152,6 +153,26 @@ def cut_at(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Gra
     output.args = ((*(tangent[inner[g]] if g in inner else g for g in outer), *inner),)
     remove_tangents(graph, [*direct, *(n for k, n in tangent.items() if k < 0)])
     return graph
+
+
+def splits_users_code(graph: Graph, tangents: Sequence[int], layers: Sequence[Layer]) -> bool:
+    """Whether a user's function or hook gets its gradients from several layers.
+
+    In a backward that is cut, it would run for the part of each layer, but eager runs it once, for
+    the sum: which is not the same if it clips gradients, say. `graph`: as of `cut_at`.
+    """
+    layer_of = {k: n for n, layer in enumerate(layers) for k in layer.own}
+    reach: dict[Node, Indices] = {
+        node: frozenset((layer_of.get(k, -1),))
+        for k, node in tangent_nodes(graph, tangents).items()
+    }
+    none: Indices = frozenset()
+    for node in graph.nodes:
+        if node.op == "call_function":
+            reach[node] = none.union(*(reach.get(a, none) for a in node.all_input_nodes))
+            if node.target is reached and len(reach[node]) > 1:
+                return True
+    return False
 
 
 @final
