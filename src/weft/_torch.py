@@ -394,7 +394,8 @@ optimizer_number = vars(import_module("torch.optim.optimizer"))["_get_value"]
 
 is_scripting: Callable[[], bool] = vars(import_module("torch.jit"))["is_scripting"]
 is_tracing: Callable[[], bool] = vars(import_module("torch.jit"))["is_tracing"]
-"""capture: what libraries ask to tell eager programs from scripted and traced ones."""
+is_tracing_in_c: Callable[[], bool] = torch._C._is_tracing
+"""capture: what modules and libraries ask to tell eager programs from scripted and traced ones."""
 
 saved_tensors_hooks_switches = (
     torch._C._autograd._saved_tensors_hooks_enable,

@@ -28,6 +28,7 @@ from weft._torch import (
     is_forward_grad_enabled,
     is_torch_function_mode_enabled,
     is_tracing,
+    is_tracing_in_c,
     lazy_property_of_class,
     log_api_usage_once,
     module_backward_nodes,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 
-@rule(torch.compiler.is_exporting, is_tracing)
+@rule(torch.compiler.is_exporting, is_tracing, is_tracing_in_c)
 def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return FALSE
 
