@@ -23,7 +23,7 @@ from weft.config import config
 from weft.errors import UnsupportedTorch, UntestedTorchWarning
 
 OLDEST: Final = (2, 11)
-NEWEST: Final = (2, 15)
+NEWEST: Final = (2, 14)
 TESTED: Final = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
 """The versions that the tests have passed with, for people."""
 
