@@ -203,7 +203,8 @@ def _of_tensors(
     finite = b[b.isfinite()]
     scale = float(finite.abs().max()) if finite.numel() else 0.0
     # What cancels (the gradient of a bias before a batch norm) is rounding of larger values.
-    allowed = relative[wanted.dtype] * scale + ROOM * torch.finfo(wanted.dtype).eps * top
+    computed_in = torch.bfloat16 if relative is COARSE else wanted.dtype
+    allowed = relative[wanted.dtype] * scale + ROOM * torch.finfo(computed_in).eps * top
     if exact is not None and exact.shape == wanted.shape:
         allowed = max(allowed, ROOM * _largest((b - exact).abs()))
         error = torch.where(both | (a == b), 0.0, (a - exact).abs())
