@@ -303,7 +303,7 @@ def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
 def _is_ruled_bound(method: Any) -> bool:
     """Whether this is `Class.method` of a class method in C with a rule, as the class has it."""
-    owner = getattr(method, "__self__", None)
+    owner: Any = getattr(method, "__self__", None)
     return (issubclass(type(owner), type) and rule_of(method) is None
             and is_ruled_class_method(type_lookup(owner, method.__name__))
             and getattr(owner, method.__name__) == method)
