@@ -41,7 +41,11 @@ _held_for_fork: list[bool] = []
 
 def _before_fork() -> None:
     """Wait for another thread's compilation: the child would find it half done for ever."""
-    _held_for_fork.append(_lock.acquire(timeout=_FORK_PATIENCE))
+    acquired = False
+    try:
+        acquired = _lock.acquire(timeout=_FORK_PATIENCE)
+    finally:  # a signal's handler may raise
+        _held_for_fork.append(acquired)
 
 
 def _after_fork() -> None:

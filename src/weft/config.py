@@ -128,7 +128,8 @@ class Config:
 
     # -- compilation and cache -------------------------------------------------------------------
     cache_dir: str = _knob(
-        "", "Disk cache; empty: $XDG_CACHE_HOME/weft or ~/.cache/weft.", group="cache")
+        "", "Disk cache, a folder that only you can write; empty: $XDG_CACHE_HOME/weft or "
+        "~/.cache/weft.", group="cache")
     disk_cache: bool = _knob(
         True, "Keep compiled kernels on disk; off: a directory of this process only.",
         group="cache")

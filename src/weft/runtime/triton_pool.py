@@ -49,6 +49,7 @@ class TritonServer:
         self._numbers = count()
         self._lock = Lock()
         self.gone = False
+        self._owner = os.getpid()
         Thread(target=self._listen, name="weft-triton-answers", daemon=True).start()
         atexit.register(self._stop)
 
@@ -81,7 +82,7 @@ class TritonServer:
 
     def _stop(self) -> None:
         """At exit: an ended process does not outlive its folder, and is not warned of."""
-        if not self.gone:
+        if not self.gone and os.getpid() == self._owner:
             self.process.kill()
             self.process.wait()
 
