@@ -6,7 +6,8 @@ Place in the pipeline: for developers; `tests/tools/test_stress_cache.py` runs a
 
 Each round starts processes that compile small programs and compare them with eager, and disturbs
 them in one way. A process must end in time, with the right results and at most one warning. What is
-not tried: writing into a file that is mapped, which no program survives.
+not tried: this user's own writing into a file that is mapped, or replacing one between its check
+and its loading.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def program(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function with a kernel of its own."""
     space: dict[str, Any] = {}
     steps = ("x.relu()", "x.sigmoid()", "x.abs()", "x.square()", "x.clamp(-1, 1)")
-    text = f"{steps[number % 5]} * {number + 1} + {steps[number // 5 % 5]}"
+    factor = 1 + number / (1 << 20)
+    text = f"{steps[number % 5]} * {factor!r} + {steps[number // 5 % 5]}"
     exec(f"def f(x):\n    return ({text}).sum(-1)", space)
     return space["f"]  # type: ignore[no-any-return]
 
@@ -215,6 +217,11 @@ def spoil(now: Round) -> None:
             now.dice.choice(_SPOILED)(file, data, other, now.dice)
 
 
+def remove_some(now: Round) -> None:
+    for path in now.dice.sample(paths := [*(now.root / "cache").rglob("*")], min(2, len(paths))):
+        folders.remove(path)
+
+
 def _flip(file: Path, data: bytes, _: Path, dice: random.Random) -> None:
     spoiled = bytearray(data)
     spoiled[dice.randrange(len(spoiled))] ^= 1 << dice.randrange(8)
@@ -324,7 +331,7 @@ KINDS: Final[dict[str, tuple[Place, Callable[[random.Random], None], Disturb]]] 
     "killed writers": (ordinary, compile_new, kill_writers),
     "killed compilers": (ordinary, compile_new, kill_compilers),
     "spoiled files": (spoiled, compile_some, nothing),
-    "files spoiled meanwhile": (ordinary, compile_some, spoil),
+    "files removed meanwhile": (ordinary, compile_some, remove_some),
     "hostile folders": (hostile, compile_some, nothing),
     "small disk": (small_disk, compile_some, nothing),
     "limited files": (ordinary, with_small_files, nothing),
