@@ -77,14 +77,14 @@ def _compare(way: str, use: str, backend: str, starts: dict[int, int], trains: b
     return wrong
 
 
-@pytest.mark.parametrize(("draw", "use", "backend"), _chosen(DRAWS, 14))
+@pytest.mark.parametrize(("draw", "use", "backend"), _chosen(DRAWS, 9))
 def test_branches_on_a_drawn_number(draw: str, use: str, backend: str) -> None:
     trains, dynamic = len(use) % 2 == 0, True if len(draw) % 3 == 0 else None
     with config.patch(fallback_random=True):
         assert not _compare(draw, use, backend, seeds_by_value(draw), trains, dynamic)
 
 
-@pytest.mark.parametrize(("read", "use", "backend"), _chosen(READS, 12))
+@pytest.mark.parametrize(("read", "use", "backend"), _chosen(READS, 7))
 def test_branches_on_a_number_of_a_tensor(read: str, use: str, backend: str) -> None:
     trains, dynamic = len(use) % 2 == 0, True if len(read) % 3 == 0 else None
     with config.patch(fallback_random=True):
