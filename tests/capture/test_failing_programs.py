@@ -15,7 +15,7 @@ from tests.capture.failing_programs import difference, difference_of
 from tests.capture.harness import same
 from weft.diagnostics import events
 
-_SEEDS = int(os.environ.get("WEFT_FUZZ_FAILURES", "24"))
+_SEEDS = int(os.environ.get("WEFT_FUZZ_FAILURES", "16"))
 
 
 @pytest.fixture(autouse=True)
@@ -258,3 +258,12 @@ if s.w.sum() > 4:
 if torch.isfinite(x / (x * 0 + r)).all():
     x = x + np.random.rand()
 """, "eager")
+
+
+def test_a_root_of_a_negative_number_behind_writes() -> None:
+    """The function of a number was not known to raise: a write before it happened twice."""
+    _compare("""
+s.w.data.add_(1)
+(x * s.p).sum().backward()
+x = x + math.sqrt(2 - k.item())
+""", "eager", n_calls=3)

@@ -64,3 +64,39 @@ def test_finally_runs_within_yield_from() -> None:
     log: list[str] = []
     weft.compile(lambda x: x + next(outer(log)), backend="eager")(torch.ones(2))
     assert log == ["closed"]
+
+
+def test_finally_runs_where_the_generator_is_dropped() -> None:
+    """It ran behind what followed: effects of the rest came before it."""
+    def deleted(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+        generator = noisy(log)
+        x = x + next(generator)
+        del generator
+        log.append("after")
+        return x
+
+    def left_by_break(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+        for i in noisy(log):
+            log.append("inside")
+            x = x + i
+            break
+        log.append("after")
+        return x
+
+    def left_by_an_error(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+        try:
+            for _ in noisy(log):
+                raise ValueError
+        except ValueError:
+            log.append("caught")
+        return x
+
+    for program in (deleted, left_by_break, left_by_an_error):
+        weft.reset()
+        compiled = weft.compile(program, backend="eager")
+        expected: list[str] = []
+        program(torch.ones(2), expected)
+        for _ in range(2):
+            log: list[str] = []
+            compiled(torch.ones(2), log)
+            assert log == expected

@@ -73,6 +73,8 @@ class Attempt:
         self.raised: ObservedException | None = None
         """The exception with which the program left the frame, if it did."""
         self._raises_at = -1
+        self._earlier: Restart | None = None
+        """Why the graph of the last interpretation must end earlier, if it must."""
         self.devices: tuple[str, ...] = ()
         """The default devices that were set when the frame was called."""
 
@@ -109,6 +111,8 @@ class Attempt:
                 if outer is None:
                     return tx, emit, reason
                 break_at = outer
+                if self._earlier is not None and self._earlier.reason.rest_is_eager:
+                    reason = _without_traceback(self._earlier.reason)
 
     def _interpreter(self, break_at: int) -> Interpreter:
         """A new interpreter, which is to end the graph at the step `break_at` (-1: nowhere)."""
@@ -197,9 +201,9 @@ class Attempt:
                 raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
             restore_modes(emit, tx)
             Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
-            earlier = tx.early_ends.restart(tx, emit)
-            if earlier is not None:
-                return earlier.step
+            self._earlier = tx.early_ends.restart(tx, emit)
+            if self._earlier is not None:
+                return self._earlier.step
         except (GraphBreak, CannotResumeError) as failure:
             return _outward(frame, failure)
         if reason is not None:

@@ -72,8 +72,8 @@ _KINDS: Final = (
               "move it out of the compiled function"),
     BreakKind("watched-object",
               "Something is to happen when an object made here is freed (a weak reference's "
-              "callback, weakref.finalize, weak dictionaries): the rest of the function runs as "
-              "plain Python, whose variables hold it exactly as long.",
+              "callback, weakref.finalize, weak dictionaries, a generator's `finally`): the rest "
+              "of the function runs as plain Python, whose variables hold it exactly as long.",
               "make the object outside of the compiled function"),
     BreakKind("observed-interpreter",
               "The function asks the interpreter about itself (reference counts, sizes of objects, "

@@ -77,7 +77,7 @@ class EarlyEnds:
         left = self._left_generator(emit)
         if left is not None:
             return Restart(left, graph_break(
-                "unknown-operation", "a generator that is left in a try block"))
+                "watched-object", "a generator that is left in a try block"))
         retained = self._early_retained(tx, emit)
         if retained is not None:
             return Restart(retained, graph_break(
@@ -97,7 +97,7 @@ class EarlyEnds:
     def _left_generator(self, emit: Emitter) -> int | None:
         """The step that made a generator which is dropped while it waits in a `try`, or None.
 
-        Freeing it runs its `finally` blocks, which capture cannot do.
+        Freeing it runs its `finally` blocks, at once: the rest of the program runs as plain Python.
         """
         return next((step for value, step in self._generators
                      if value.acts_when_left and not emit.has(value)), None)

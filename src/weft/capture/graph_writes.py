@@ -11,7 +11,6 @@ runs eagerly from its start, so what was written before must be undone (`runtime
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
@@ -30,11 +29,12 @@ from weft.shapes.fakes.wrappers import is_wrapper
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-_RAISE: Final = frozenset({
-    operator.floordiv, operator.mod, operator.truediv, operator.pow, torch.sym_int, torch.sym_not,
-    math.sqrt, math.log, math.log2, math.log10, math.log1p, math.acos, math.asin, math.atanh,
+_NEVER_RAISE: Final = frozenset({
+    operator.add, operator.sub, operator.mul, operator.neg, operator.getitem, operator.eq,
+    operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_, operator.or_,
+    torch.sym_not, torch.sym_float, torch.sym_max, torch.sym_min,
 })
-"""Functions of numbers that raise for some."""
+"""Functions of numbers that raise for none."""
 
 
 def may_refuse_data(graph: fx.Graph) -> bool:
@@ -51,7 +51,10 @@ def _may_refuse(node: fx.Node) -> bool:
     notes = node.meta.get("notes")
     if notes is not None and is_of_torch(node):
         return bool(notes.refuses) or _runs_unseen_code(node)
-    if is_check(node.target) or node.target in _RAISE or not is_of_torch(node):
+    of_numbers = isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat))
+    if of_numbers and node.op == "call_function" and node.target not in _NEVER_RAISE:
+        return True  # a root of a negative number
+    if is_check(node.target) or not is_of_torch(node):
         return True
     return any(map(_may_refuse, nodes_of_subgraphs(node)))
 
