@@ -65,11 +65,12 @@ def compile_kernels(
 
 
 def _callable(kernel: Kernel) -> Callable[..., None]:
-    names = [b.name for b in kernel.buffers]
+    names = {b.name: b.dtype for b in kernel.buffers}
     sizes = [str(s) for s in kernel.sizes]
 
     def call(*args: Any) -> None:
-        arrays = {n: from_torch_tensor(t) for n, t in zip(names, args, strict=False)}
+        tensors = zip(names.items(), args, strict=False)
+        arrays = {name: _as_memory(tensor, dtype) for (name, dtype), tensor in tensors}
         run_kernel(kernel, arrays, dict(zip(sizes, args[len(names) :], strict=True)))
 
     return call
@@ -83,6 +84,12 @@ def from_torch_tensor(tensor: torch.Tensor) -> Array:
     if tensor.dtype == torch.bfloat16:
         return flat.view(torch.uint16).numpy()
     return flat.numpy()
+
+
+def _as_memory(tensor: torch.Tensor, dtype: str) -> Array:
+    """A tensor's array for a buffer; half-precision elements that are only moved are integers."""
+    array = from_torch_tensor(tensor)
+    return array.view(np.int16) if dtype == "i16" else array
 
 
 def _reach(tensor: torch.Tensor) -> int:

@@ -19,6 +19,7 @@ from weft.aot.global_state import Boxed
 from weft.aot.graph import AtenGraph, memory_owner
 from weft.aot.rewrites.complex_pairs import split_complex
 from weft.aot.rewrites.expand import Lowered, expand
+from weft.aot.rewrites.scan_gradients import use_library_gradients
 from weft.aot.rewrites.written_pieces import join_written_pieces
 from weft.config import config
 from weft.diagnostics import events
@@ -39,6 +40,7 @@ def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
         eliminate_dead_code(gm)
         if lowered is not None:
             expand(graph, lowered)
+            use_library_gradients(graph)
             split_complex(graph)  # kernels know real numbers only
         join_written_pieces(graph)
         check = aten_graph.verify if config.strict else None

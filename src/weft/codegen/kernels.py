@@ -15,6 +15,7 @@ from weft.codegen.ir.dtypes import compute_type
 from weft.codegen.ir.loop_ir import IndexValue, Kernel, Load, LoopVar, Node, Op, stride, verify
 from weft.codegen.ir.scalar_ops import COMPARISONS
 from weft.codegen.loop_transforms import divisions, simplify_loops
+from weft.codegen.moved_halves import move_as_integers
 from weft.codegen.scheduling.groups import Group, device_of
 from weft.codegen.values import Computed, Emitter
 from weft.config import config
@@ -32,6 +33,8 @@ def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
     if unrolling is not None:
         em = _evaluate_members(group, needed, unrolling)
     kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))), cut=cpu)
+    if cpu:
+        move_as_integers(kernel)
     if config.strict:
         verify(kernel)
     return kernel

@@ -128,14 +128,12 @@ class NodeWriter:
     def indirect(self, node: Indirect) -> None:
         wide = self.plan.varies(node)
         flags = f"{str(node.wrap).lower()}, {str(node.check).lower()}"
-        mask = "scalar(true)" if node.mask is None else self.use(node.mask)
-        if wide:
-            mask = "splat<L, P>(scalar(true))" if node.mask is None else self.wide(node.mask)
-        value = self.wide(node.value) if wide else self.use(node.value)
+        spelled = self.wide if wide else self.use
+        used = "" if node.mask is None else f", {spelled(node.mask)}"
+        value, count = spelled(node.value), "n" if wide else "Full{}"
         name = self.names[symbol_of(node.symbol).name]
         self.line(f"Indices<{'S' if wide else '1'}> {name};")
-        count = "n" if wide else "Full{}"
-        call = f"resolve<{flags}>({name}, {value}, {self.index(node.size)}, {mask}, {count})"
+        call = f"resolve<{flags}>({name}, {value}, {self.index(node.size)}{used}, {count})"
         self.line(f"if (!{call}) {{ a.error = 1; return; }}")
         shape = "L, P" if wide else "1, 1"
         self.define(node, f"load<{shape}>({name}.at, Full{{}})")

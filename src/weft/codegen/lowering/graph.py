@@ -442,7 +442,9 @@ def _context(
     ]
     device = tensors[0].device if tensors else torch.device("cpu")
     dtypes = [t.dtype for t in tensors]
-    return LoweringContext(graph, node.target, shapes, dtypes, layouts, device, _origins(node))
+    is_result = all(user.op == "output" for user in node.users)
+    return LoweringContext(
+        graph, node.target, shapes, dtypes, layouts, device, _origins(node), is_result)
 
 
 def _origins(node: Node) -> tuple[Origin, ...]:

@@ -38,6 +38,13 @@ def _prepare_source(cx: LoweringContext, x: Value) -> None:
         x.realize()
 
 
+def _refuse_lone_gather(cx: LoweringContext, dim: int, *operands: Value) -> None:
+    """Elements gathered within rows: on CPUs an element costs less in ATen's loop than in a vector,
+    so that a kernel is worth it for what it fuses only."""
+    if dim == len(cx.shape) - 1 and cx.is_lone(*operands):
+        raise NotLowered("a call of ATen's gather")
+
+
 def _is_small_part(picked: IntExpr, all_elements: IntExpr) -> bool:
     """Whether at most a quarter is picked; a factor of unknown size is assumed to be large."""
     if isinstance(picked, int) and isinstance(all_elements, int):
@@ -64,6 +71,7 @@ def index_select(cx: LoweringContext, x: Value, dim: int, indices: Value) -> Val
     if not x.shape:
         raise NotLowered("index_select of a scalar")
     dim = normalize_dim(dim, len(x.shape))
+    _refuse_lone_gather(cx, dim, x, indices)
     _prepare_source(cx, x)
 
     def formula(em: Emitter, index: Index) -> Node:
@@ -79,6 +87,7 @@ def gather(cx: LoweringContext, x: Value, dim: int, indices: Value, **_: Any) ->
     if not x.shape or not indices.shape:
         raise NotLowered("gather of scalars")
     dim = normalize_dim(dim, len(x.shape))
+    _refuse_lone_gather(cx, dim, x, indices)
     _prepare_source(cx, x)
 
     def formula(em: Emitter, index: Index) -> Node:
@@ -95,6 +104,8 @@ def scatter_one(cx: LoweringContext, x: Value, dim: int, indices: Value, source:
     line = tuple(1 if d == dim else n for d, n in enumerate(x.shape))
     if not x.shape or indices.shape != line:
         raise NotLowered("scatter of several elements in a line")
+    if dim < len(x.shape) - 1 and cx.is_lone(x):
+        raise NotLowered("few elements to write, many to compare")
     scalar = compute_type(from_torch(cx.dtype))
 
     def formula(em: Emitter, index: Index) -> Node:

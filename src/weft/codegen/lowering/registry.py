@@ -100,6 +100,14 @@ class LoweringContext:
     layouts: list[Shape | None]
     device: torch.device
     origins: tuple[Origin, ...]
+    is_result: bool = False
+    """Whether the graph returns the result and nothing else reads it."""
+
+    def is_lone(self, *operands: Value) -> bool:
+        """Whether there is nothing to fuse with on a CPU: operands in memory, a result for the
+        caller."""
+        placed = all(isinstance(v.impl, Strided) for v in operands)
+        return self.is_result and placed and self.device.type == "cpu"
 
     @property
     def shape(self) -> Shape:

@@ -96,6 +96,8 @@ def index_add(
 @lowering(aten.scatter_add.default)
 def scatter_add(cx: LoweringContext, x: Value, dim: int, indices: Value, source: Value) -> Value:
     _check(cx, x, indices)
+    if normalize_dim(dim, len(x.shape)) == len(x.shape) - 1 and cx.is_lone(x, indices, source):
+        raise NotLowered("rows, in which ATen's loop is faster")
     return _scatter_values(cx, x, dim, indices, source.at, "add")
 
 

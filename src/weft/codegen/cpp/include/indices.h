@@ -79,4 +79,27 @@ INLINE bool resolve(Indices<L * P>& to, Vec<T, L, P> from, int64_t size, Vec<boo
   return good;
 }
 
+// The same where all lanes are used.
+template <bool Wrap, bool Check, class T, int L, int P>
+INLINE bool resolve(Indices<L * P>& to, Vec<T, L, P> from, int64_t size, int n) {
+  return resolve<Wrap, Check>(to, from, size, splat_lane<L, P, bool>(-1), n);
+}
+template <bool Wrap, bool Check, class T, int L, int P>
+INLINE bool resolve(Indices<L * P>& to, Vec<T, L, P> from, int64_t size, Full) {
+  const auto x = cast<int64_t>(from);
+  Part<int64_t, L> outside{};
+  PARTS {
+    auto part = x.p[k];
+    if (Wrap) part += (part >> 63) & size;
+    if (Check) outside |= part | (size - 1 - part);  // either is negative
+    __builtin_memcpy(to.at + k * L, &part, sizeof(part));
+  }
+  if constexpr (!Check) return true;
+  else if constexpr (L == 1) return outside >= 0;
+#ifdef WEFT_AVX2
+  else if constexpr (L == 4) return !__builtin_ia32_movmskpd256(bits<Part<double, 4>>(outside));
+#endif
+  else return !any_lane(Vec<bool, L, 1>{convert<int32_t, L>(outside >> 63)});
+}
+
 }  // namespace weft
