@@ -64,6 +64,11 @@ def average_pool(
 
 @lowering(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def adaptive_average_pool(cx: LoweringContext, x: Value, output: Any) -> Value:
+    uneven = any(
+        isinstance(n, int) and isinstance(m, int) and n % m
+        for n, m in zip(x.shape[2:], cx.shape[2:], strict=False))
+    if uneven and cx.is_lone(x) and not in_channels_last(x):
+        raise NotLowered("windows of several sizes, gathered from planes")
     return _averages(cx, x, _adaptive_windows(cx, x, cx.shape), None, True)
 
 
