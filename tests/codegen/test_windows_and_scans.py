@@ -46,7 +46,7 @@ def check(fn: Callable[..., Any], *args: torch.Tensor, library_calls: int | None
         lambda x: F.avg_pool3d(x, (2, 3, 1), 2, (1, 1, 0)),
         lambda x: F.max_pool2d(x, 7, 1, 3, return_indices=True),
         lambda x: F.avg_pool2d(x, 6, 1, 1, count_include_pad=False),
-        lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
+        lambda x: F.adaptive_avg_pool2d(x, (4, 5)) * 2,
         lambda x: F.adaptive_max_pool2d(x, (2, 4), return_indices=True),
         lambda x: F.adaptive_max_pool3d(x, 2, return_indices=True),
         lambda x: F.adaptive_max_pool2d(x, (20, 5), return_indices=True),
@@ -60,6 +60,10 @@ def test_windows(pool: Callable[..., Any]) -> None:
     check(pool, x)
 
 
+def test_averages_over_windows_of_several_sizes_were_slower_than_eager() -> None:
+    check(lambda x: F.adaptive_avg_pool2d(x, (4, 5)), torch.randn(2, 3, 9, 8), library_calls=1)
+
+
 @pytest.mark.parametrize(
     "pool",
     [
@@ -71,9 +75,9 @@ def test_windows(pool: Callable[..., Any]) -> None:
         lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
         lambda x: F.max_pool3d(x, 2) * F.avg_pool3d(x, 2),
         lambda x: F.max_pool2d(x, 6, 4) * F.avg_pool2d(x, 6, 4),
-        lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
+        lambda x: F.adaptive_avg_pool2d(x, (4, 5)) * 2,
         lambda x: F.adaptive_avg_pool2d(x, (3, 2)) * F.adaptive_max_pool2d(x, (3, 2)),
-        lambda x: F.interpolate(x, (20, 11), mode="area"),
+        lambda x: F.interpolate(x, (20, 11), mode="area") * 2,
     ],
 )
 def test_gradients_of_windows(pool: Callable[..., Any]) -> None:
