@@ -58,6 +58,8 @@ static struct {
     bool (*deterministic_warn)(void *context);
     bool (*deterministic_fill)(void *context);
     int (*float32_precision)(void *context, int backend, int operation); /* may be absent */
+    uint64_t dense; /* what all devices' keys have in common: PyTorch leaves it in the included keys
+                       behind an in-place operator of a wrapper subclass, where it says nothing */
 } torch_;
 
 static const char PYTHON_STATE[] =
@@ -74,7 +76,10 @@ static const char PYTHON_STATE[] =
     "            torch._C._len_torch_dispatch_stack(), torch._C._is_torch_function_enabled(),\n"
     "            torch.are_deterministic_algorithms_enabled(),\n"
     "            torch.is_deterministic_algorithms_warn_only_enabled(),\n"
-    "            torch.get_float32_matmul_precision())\n";
+    "            torch.get_float32_matmul_precision())\n"
+    "keys = [torch._C.DispatchKeySet(k).raw_repr() for k in (torch._C.DispatchKey.CPU,\n"
+    "                                                        torch._C.DispatchKey.CUDA)]\n"
+    "dense = keys[0] & keys[1]\n";
 
 static bool find(void *pointer_to_function, const char *mangled)
 {
@@ -145,6 +150,7 @@ static int find_torch(void)
     torch_.torch = true;
     torch_.python_modes = Py_XNewRef(PyDict_GetItemString(names, "python_modes"));
     torch_.python_state = Py_XNewRef(PyDict_GetItemString(names, "python_state"));
+    torch_.dense = PyLong_AsUnsignedLongLong(PyDict_GetItemString(names, "dense"));
     torch_.native = find_native();
     find(&torch_.float32_precision,
          "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE");
@@ -158,7 +164,7 @@ static void read_core(Core *core)
     if (!torch_.native)
         return;
     const uint64_t *keys = local_keys();
-    core->included = keys[0];
+    core->included = keys[0] & ~torch_.dense;
     core->excluded = keys[1];
     core->function_modes = torch_.function_stack();
     core->function_disabled = torch_.function_disabled();

@@ -225,11 +225,12 @@ def test_planes_were_enlarged_by_slow_gathers(mode: str) -> None:
 
 def test_formulas_used_twice_are_evaluated_once() -> None:
     def iterate(z, c):
-        for _ in range(40):
+        for _ in range(24):  # fewer operators than a kernel may have
             z = (z * z + c).clamp(-4, 4)
         return z
 
-    assert len(check(iterate, torch.randn(16), torch.randn(16)).kernels) == 1
+    n_kernels = len(check(iterate, torch.randn(16), torch.randn(16)).kernels)
+    assert n_kernels == 1
 
 
 def test_a_gathered_bias_is_gathered_once() -> None:

@@ -469,8 +469,9 @@ def test_every_instruction_set(simd: str) -> None:
                    for d in ("f32", "u8") for c in ("inner", "outer")])
         from tests.codegen_cpp.test_operators import operator_kernel
 
-        check(*operator_kernel("f32", 40))
-        check(*operator_kernel("f64", 40))
+        rounds_twice = "fma" if simd == "portable" else ""  # its product may overflow
+        check(*operator_kernel("f32", 40, without=rounds_twice))
+        check(*operator_kernel("f64", 40, without=rounds_twice))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -108,8 +108,14 @@ class DictValue(ContainerMethods):
             self._gone.add(key)
             return None
         value = tx.wrap(found, self.source.dict_item(key))
-        self._entries[key] = (self._key_value(tx, key), value)
+        self._entries[key] = (self._key_value(tx, self._stored_key(key)), value)
         return value
+
+    def _stored_key(self, key: Any) -> Any:
+        """The key of the outside dictionary that equals `key`, which may be of a subclass."""
+        if type(key) is str or type(key) is int:  # (`_merge` looks whether it is True)
+            return key
+        return next((stored for stored, _ in _items(self.original) if stored == key), key)
 
     def _guard_missing(self, tx: Interpreter, key: Any) -> None:
         if self.keys_guarded or (self.is_namespace and self._is_of_library()):
