@@ -146,6 +146,7 @@ def run_process(work: Callable[[random.Random], None], seed: int, log: Path) -> 
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
+            torch.set_num_threads(1)  # PyTorch's pool is made anew after a fork: by one thread
             work(random.Random(seed))
     except BaseException:  # noqa: BLE001  whatever it is, the process has failed
         log.write_text(traceback.format_exc())

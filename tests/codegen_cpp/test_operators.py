@@ -67,8 +67,8 @@ def special_pairs(dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
 def operator_kernel(
     dtype: str, n_random: int, without: str = ""
 ) -> tuple[Kernel, dict[str, torch.Tensor]]:
-    """One kernel with an output for each operator of `dtype` but `without`, on random numbers and on
-    all pairs of special ones."""
+    """One kernel with an output for each operator of `dtype` but `without`, on random numbers and
+    on all pairs of special ones."""
     pairs = special_pairs(dtype)
     buffers = {f"x{i}": torch.cat([sample(dtype, n_random, i), pairs[i % 2]]) for i in range(3)}
     n = len(buffers["x0"])

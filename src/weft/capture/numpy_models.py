@@ -43,6 +43,15 @@ _CASTS: Final = frozenset({
 """Operations that convert numbers: what becomes of a NaN that becomes an integer is not defined."""
 _SORTED: Final = {"interp": 1, "method.searchsorted": 0, "searchsorted": 0}
 """Functions one of whose arguments must be sorted, and its position."""
+_COUNTING: Final = frozenset({
+    "arange", "array_split", "bincount", "broadcast_to", "choose", "compress", "delete",
+    "diag_indices", "empty", "eye", "full", "geomspace", "histogram", "histogram2d", "histogramdd",
+    "identity", "indices", "insert", "linspace", "logspace", "ndarray", "ones", "operator.getitem",
+    "pad", "put", "put_along_axis", "ravel_multi_index", "repeat", "reshape", "resize", "roll",
+    "rot90", "split", "take", "take_along_axis", "tile", "tri", "unravel_index", "zeros",
+})
+"""Functions whose integers are counts, sizes or positions: at the limits of a type they ask for all
+of memory, or write past it (`bincount`)."""
 _EXTREMES: Final = ("extremes",)
 _LIMITS: Final = {**_NUMBERS, "i": _EXTREMES, "u": _EXTREMES}
 _HALF_LIMITS: Final = {**_LIMITS, "f": _EXTREMES}
@@ -157,6 +166,8 @@ def _samples(path: str, args: list[Any], kwargs: dict[str, Any]) -> list[dict[st
     if path in _CASTS:
         return [*_SAMPLES[:1]]
     samples = [*(_SAMPLES if "f" in kinds else _SAMPLES[:1])]
+    if path.removeprefix("method.") in _COUNTING:
+        return samples
     if numpy.dtype(numpy.float16) in dtypes:
         return [*samples, _HALF_LIMITS]
     return [*samples, _LIMITS] if kinds & {"i", "u"} else samples
