@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -174,3 +177,18 @@ def test_methods_of_classes_are_not_bound() -> None:
     for _ in range(2):
         assert compiled(torch.ones(2))[1:] == ("type", "__dir__")
     assert weft.stats()["recompiles"] == 0
+
+
+def test_a_module_that_capture_imports_made_a_variant_that_never_fits() -> None:
+    """`numpy` imports `numpy.fft` when it is first asked for it."""
+    program = """
+import numpy as np, weft
+x = np.arange(4.0)
+f = weft.compile(lambda x: np.fft.ifft(x), backend="eager")
+assert "fft" not in vars(np)
+for _ in range(2):
+    result = f(x)
+assert (abs(result - np.fft.ifft(x)) < 1e-9).all() and weft.stats()["cache_entries"] == 1
+"""
+    environment = {**os.environ, "WEFT_STRICT": "1"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)

@@ -39,7 +39,7 @@ from weft.capture.guards.recompiles import (
     recompile_reasons,
     stop_compiling,
 )
-from weft.capture.guards.self_check import require_fit
+from weft.capture.guards.self_check import fits, require_fit
 from weft.capture.guards.shape_guards import add_shape_guards
 from weft.capture.interpreter import Interpreter
 from weft.capture.replacement.checkpointing import eager_entry, runs_checkpoint
@@ -171,6 +171,8 @@ class FrameCompiler:
         try:
             with traced(), events.stage("capture"), no_saved_tensor_hooks():
                 entry = self._compile(state, outermost=outermost)
+                if not fits(entry, state):  # capturing has imported a module, say (`numpy.fft`)
+                    entry = self._compile(state, outermost=outermost)
             require_fit(entry, state)
             return entry
         except SkipFrame as skip:

@@ -27,12 +27,17 @@ class UnfitGuardError(InternalError):
         super().__init__(f"a new variant does not fit its own call: {change.guard}: {change}")
 
 
+def fits(entry: Any, state: FrameState) -> bool:
+    """Whether the guards of the new entry hold for the frame it was made from."""
+    entry.guards.check(*state[1:])
+    return not changes_since([entry], state)
+
+
 def require_fit(entry: Any, state: FrameState) -> None:
     """Raise UnfitGuardError if a guard of the new entry fails for the frame it was made from.
 
     The guards are over the state at the frame's entry: the replacement must not have run yet.
     """
-    entry.guards.check(*state[1:])
-    for change in changes_since([entry], state):
+    for change in () if fits(entry, state) else changes_since([entry], state):
         events.count("unfit_guards")
         raise UnfitGuardError(change)
