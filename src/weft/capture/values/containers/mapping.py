@@ -113,9 +113,9 @@ class DictValue(ContainerMethods):
 
     def _stored_key(self, key: Any) -> Any:
         """The key of the outside dictionary that equals `key`, which may be of a subclass."""
-        if type(key) is str or type(key) is int:  # (`_merge` looks whether it is True)
-            return key
-        return next((stored for stored, _ in _items(self.original) if stored == key), key)
+        if type(key) in (str, int) or not isinstance(key, (str, int, tuple)):
+            return key  # (`_merge` looks whether 1 is True)
+        return {stored: stored for stored, _ in _items(self.original)}.get(key, key)
 
     def _guard_missing(self, tx: Interpreter, key: Any) -> None:
         if self.keys_guarded or (self.is_namespace and self._is_of_library()):
