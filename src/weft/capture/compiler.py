@@ -173,7 +173,7 @@ class FrameCompiler:
                 entry = self._compile(state, outermost=outermost)
                 if not fits(entry, state):  # capturing has imported a module, say (`numpy.fft`)
                     entry = self._compile(state, outermost=outermost)
-            require_fit(entry, state)
+                    require_fit(entry, state)
             return entry
         except SkipFrame as skip:
             events.record("skip", code=code, reason=skip.reason)
