@@ -5,9 +5,10 @@ Place in the pipeline: for developers; `tests/tools/test_stress_cache.py` runs a
     python -m tools.stress_cache --rounds 500 --seed 0
 
 Each round starts processes that compile small programs and compare them with eager, and disturbs
-them in one way. A process must end in time, with the right results and at most one warning. What is
-not tried: this user's own writing into a file that is mapped, or replacing one between its check
-and its loading.
+them in one way. A process must end in time, with the right results and at most one warning.
+`--jobs 8` runs eight parts of the rounds side by side, each with a cache of its own; `--other
+PYTHON=SOURCES` lets another Python (with its own PyTorch) compile on the same cache; `--kind NAME
+--seed N --rounds 1` repeats one round.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import argparse
 import contextlib
 import fcntl
 import os
+import pwd
 import random
+import re
 import resource
 import shutil
 import signal
@@ -28,7 +31,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -141,6 +144,49 @@ def clear_and_compile(dice: random.Random) -> None:
         check(dice.randrange(PROGRAMS))
 
 
+def with_files_replaced(dice: random.Random) -> None:
+    """Each file is spoiled as soon as it was checked, before it is loaded."""
+    checked = disk_cache.DiskCache.appeared
+
+    def appeared(cache: disk_cache.DiskCache, key: str) -> bytes | None:
+        content = checked(cache, key)
+        if content is not None:
+            spoil_file(cache.path(key), cache.path(key), dice)
+        return content
+
+    disk_cache.DiskCache.appeared = appeared  # type: ignore[method-assign]
+    compile_some(dice)
+
+
+def without_a_home(dice: random.Random) -> None:
+    """No usable cache folder is named by the environment."""
+    def no_entry(_: int) -> Any:
+        raise KeyError
+
+    pwd.getpwuid = no_entry
+    place = tempfile.mkdtemp()
+    os.chdir(place)
+    os.environ["HOME"] = dice.choice(("/proc/nothing", "relative", place, "/dev/null"))
+    os.environ["XDG_CACHE_HOME"] = dice.choice(("", "cache", "./cache", "~/cache", "/proc/none"))
+    if os.environ["HOME"] == "/proc/nothing" and dice.random() < 0.5:
+        del os.environ["HOME"]
+    config.cache_dir = ""
+    compile_some(dice)
+    if {entry.name for entry in os.scandir(place)} - {".cache"}:
+        raise AssertionError(f"files were made in the working directory: {os.listdir(place)}")
+
+
+def with_a_wrong_clock(dice: random.Random) -> None:
+    """The clock goes backwards, and files are of the future."""
+    true_time = time.time
+    time.time = lambda: true_time() + dice.choice((0.0, -1e4, -1e9, 1e7))
+    for file in disk_cache.files():
+        if dice.random() < 0.3:
+            with contextlib.suppress(OSError):
+                os.utime(file, (dice.choice((1.0, 4e9)),) * 2)
+    compile_some(dice)
+
+
 def run_process(work: Callable[[random.Random], None], seed: int, log: Path) -> int:
     """What a process does; returns how it ends."""
     try:
@@ -211,11 +257,34 @@ def spoil(now: Round) -> None:
     """Replace a file of the cache by something else."""
     files = [f for f in disk_cache.files() if f.is_file() and not f.is_symlink()]
     for file in now.dice.sample(files, min(2, len(files))):
-        other = now.dice.choice(files)
-        with contextlib.suppress(OSError, shutil.Error):
-            data = file.read_bytes() or b"empty"
-            file.unlink()
-            now.dice.choice(_SPOILED)(file, data, other, now.dice)
+        spoil_file(file, now.dice.choice(files), now.dice)
+
+
+def spoil_file(file: Path, other: Path, dice: random.Random) -> None:
+    """Put something else in the place of a file, or into the file itself."""
+    with contextlib.suppress(OSError, shutil.Error):
+        if dice.random() < 0.3:
+            _overwrite(file, dice)
+            return
+        data = file.read_bytes() or b"empty"
+        file.unlink()
+        dice.choice(_SPOILED)(file, data, other, dice)
+
+
+def _overwrite(file: Path, dice: random.Random) -> None:
+    """Change the file that other processes may have mapped."""
+    size = file.stat().st_size
+    with file.open("r+b") as stream:
+        stream.seek(dice.randrange(size + 1))
+        if dice.random() < 0.5:
+            stream.truncate()
+        else:
+            stream.write(os.urandom(64))
+
+
+def spoil_meanwhile(now: Round) -> None:
+    time.sleep(now.dice.uniform(0, 0.01))
+    spoil(now)
 
 
 def remove_some(now: Round) -> None:
@@ -268,6 +337,43 @@ def spoiled(now: Round) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def littered(now: Round) -> Iterator[Path]:
+    """Thousands of files that killed processes have left behind."""
+    cache = now.root / "cache"
+    for kind in ("cpp", "machine"):
+        for number in range(64):
+            folder = folders.private_folder(cache / kind / f"{number:02x}")
+            for n in range(20):
+                _stale(folder / f".tmp-{now.dice.randrange(1 << 30)}-{n}")
+    for _ in range(30):
+        folder = Path(tempfile.mkdtemp(prefix="weft-process-"))
+        (folder / ".weft").touch()
+        (folder / "cpp-left").mkdir()
+        _stale(folder / "cpp-left" / "kernel.so", folder)
+    (cache / ".trimmed").unlink(missing_ok=True)
+    yield cache
+
+
+def _stale(file: Path, *also: Path) -> None:
+    file.write_bytes(b"left")
+    for path in (file, *also):
+        os.utime(path, (1, 1))
+
+
+@contextlib.contextmanager
+def read_only(now: Round) -> Iterator[Path]:
+    """A file system that cannot be written, with or without what earlier rounds compiled."""
+    cache, path = now.root / "cache", Path(tempfile.mkdtemp(dir=now.root))
+    if cache.exists() and now.dice.random() < 0.7:
+        with contextlib.suppress(shutil.Error, OSError):
+            shutil.copytree(cache, path, dirs_exist_ok=True)
+    with _mounted(path, "--bind", str(path)):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(path)], capture_output=True,
+                       check=False)
+        yield path
+
+
+@contextlib.contextmanager
 def hostile(now: Round) -> Iterator[Path]:
     """A folder that cannot be used, or should not be."""
     path = Path(tempfile.mkdtemp(dir=now.root)) / "cache"
@@ -297,12 +403,18 @@ def small_disk(now: Round) -> Iterator[Path]:
     """A file system with a few pages, if we may mount one."""
     path = Path(tempfile.mkdtemp(dir=now.root))
     size = now.dice.choice((4, 16, 40))
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}k,mode=0700", "tmpfs", str(path)]
-    mounted = not subprocess.run(command, capture_output=True, check=False).returncode
-    try:
+    with _mounted(path, "-t", "tmpfs", "-o", f"size={size}k,mode=0700", "tmpfs"):
         yield path
+
+
+@contextlib.contextmanager
+def _mounted(path: Path, *arguments: str) -> Iterator[None]:
+    """Mount there, if we may."""
+    done = subprocess.run(["mount", *arguments, str(path)], capture_output=True, check=False)
+    try:
+        yield
     finally:
-        if mounted:
+        if not done.returncode:
             subprocess.run(["umount", "-l", str(path)], check=False)
 
 
@@ -341,10 +453,20 @@ KINDS: Final[dict[str, tuple[Place, Callable[[random.Random], None], Disturb]]] 
     "held locks": (held_locks, without_waiting, nothing),
     "cleared meanwhile": (ordinary, clear_and_compile, nothing),
     "umask": (ordinary, with_an_umask, nothing),
+    "replaced after the check": (ordinary, with_files_replaced, nothing),
+    "spoiled meanwhile": (ordinary, compile_some, spoil_meanwhile),
+    "no home": (ordinary, without_a_home, nothing),
+    "wrong clock": (ordinary, with_a_wrong_clock, nothing),
+    "thousands of stale files": (littered, compile_new, nothing),
+    "read-only": (read_only, compile_some, nothing),
+    "other versions": (ordinary, compile_some, spoil_meanwhile),
 }
 
 
 # -- rounds ---------------------------------------------------------------------------------------
+
+others: Final[list[tuple[str, str]]] = []
+"""Other Pythons, and where the sources with their C extension are."""
 
 
 def run_round(kind: str, seed: int, root: Path) -> Counter[str]:
@@ -356,6 +478,10 @@ def run_round(kind: str, seed: int, root: Path) -> Counter[str]:
             for n in range(now.dice.choice((1, 2, 3))):
                 log = root / f"log-{seed}-{n}"
                 now.processes[_fork(work, seed * 10 + n, log)] = log
+        if kind == "other versions":
+            for n, other in enumerate(others):
+                log = root / f"log-{seed}-other-{n}"
+                now.processes[_start(other, seed * 10 + n, path, log)] = log
         end = time.monotonic() + LONGEST
         while now.processes:
             disturb(now)
@@ -385,6 +511,15 @@ def _fork(work: Callable[[random.Random], None], seed: int, log: Path) -> int:
         os._exit(how)
 
 
+def _start(other: tuple[str, str], seed: int, cache: Path, log: Path) -> int:
+    """A process of another Python, which compiles the same programs on the same cache."""
+    python, sources = other
+    command = [python, "-m", "tools.stress_cache", "--alone", str(log), "--seed", str(seed)]
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(cache), "WEFT_WARN_UNTESTED_TORCH": "0",
+                   "PYTHONPATH": os.pathsep.join([sources, str(Path(__file__).parents[1])])}
+    return os.posix_spawn(python, command, environment)
+
+
 def _verdict(killed: bool, status: int, log: Path, name: str) -> Counter[str]:
     how, counts = os.waitstatus_to_exitcode(status), Counter(processes=1)
     if killed and how == -signal.SIGKILL:
@@ -397,7 +532,7 @@ def _verdict(killed: bool, status: int, log: Path, name: str) -> Counter[str]:
     return counts
 
 
-def stress(rounds: int, seed: int, *, verbose: bool = False) -> Counter[str]:
+def stress(rounds: int, seed: int, kinds: Sequence[str], *, verbose: bool = False) -> Counter[str]:
     """So many rounds, each kind in turn; what happened."""
     counts = Counter[str]()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -407,15 +542,35 @@ def stress(rounds: int, seed: int, *, verbose: bool = False) -> Counter[str]:
         with config.patch(cache_dir=str(root / "first")):
             check(PROGRAMS)  # what a first compilation imports is there for all processes
         for number in range(rounds):
-            kind, began = list(KINDS)[number % len(KINDS)], time.monotonic()
+            kind, began = kinds[number % len(kinds)], time.monotonic()
             counts += run_round(kind, seed + number, root)
             if verbose:
                 print(f"{number} {kind} {time.monotonic() - began:.1f} s", flush=True)
             counts["rounds"] += 1
             if number % len(KINDS) == len(KINDS) - 1:
-                shutil.rmtree(root / "cache", ignore_errors=number % 2 == 0)
+                shutil.rmtree(root / "cache", ignore_errors=True)
         counts["left behind"] = _left_behind(root)
     tempfile.tempdir = None
+    return counts
+
+
+def _in_parts(options: argparse.Namespace) -> Counter[str]:
+    """The rounds, divided among processes of their own; what happened."""
+    counts, parts, begin = Counter[str](), [], 0
+    for part in range(options.jobs):
+        rounds = (options.rounds - begin) // (options.jobs - part)
+        command = [sys.executable, "-m", "tools.stress_cache", "--rounds", str(rounds), "--seed",
+                   str(options.seed + begin), *(["--verbose"] if options.verbose else []),
+                   *(a for kind in options.kind for a in ("--kind", kind)),
+                   *(a for python, sources in others for a in ("--other", f"{python}={sources}"))]
+        parts.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        begin += rounds
+    for part in parts:
+        *lines, last = part.communicate()[0].splitlines() or [""]
+        print("".join(f"{line}\n" for line in lines), end="", flush=True)
+        counts.update({name: int(n) for name, n in re.findall(r"([a-z][a-z ]*) (\d+)", last)
+                       if name in SHOWN})
+        counts["failed parts"] += part.returncode not in (0, 1)
     return counts
 
 
@@ -429,20 +584,31 @@ def _left_behind(root: Path) -> int:
     return len(left - {folders.process_folder()})
 
 
+SHOWN: Final = ("rounds", "processes", "killed", "wrong", "crashed", "hung", "warned twice",
+                "left behind", "failed parts")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=len(KINDS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--kind", action="append", choices=[*KINDS], default=[])
+    parser.add_argument("--other", action="append", default=[], metavar="PYTHON=SOURCES")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.alone:
+        sys.exit(run_process(compile_some, options.seed, options.alone))
+    others.extend(tuple(other.split("=", 1)) for other in options.other)
     began = time.monotonic()
-    counts = stress(options.rounds, options.seed, verbose=options.verbose)
-    shown = ("rounds", "processes", "killed", "wrong", "crashed", "hung", "warned twice",
-             "left behind")
-    print(", ".join(f"{name} {counts[name]}" for name in shown)
+    kinds = options.kind or [*KINDS]
+    counts = _in_parts(options) if options.jobs > 1 else stress(
+        options.rounds, options.seed, kinds, verbose=options.verbose)
+    print(", ".join(f"{name} {counts[name]}" for name in SHOWN)
           + f" ({time.monotonic() - began:.0f} s)")
-    sys.exit(any(counts[name] for name in shown[3:]))
+    sys.exit(any(counts[name] for name in SHOWN[3:]))
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def cache_root() -> Path:
     try:
         return _usable(config.cache_path())
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        note_problem("the cache folder cannot be used", error)
+        note_problem("the cache folder cannot be used", error, KEPT_HERE)
         tell_problems()
         return process_cache()
 
@@ -145,10 +145,9 @@ def process_cache() -> Path:
     return private_folder(process_folder() / "cache")
 
 
-def note_problem(what: str, error: Exception) -> None:
+def note_problem(what: str, error: Exception, consequence: str) -> None:
     """Note that the cache cannot be used; `tell_problems` warns, in the program's own thread."""
-    _problems.append(f"{what}: {error}\n  what is compiled is kept in a temporary folder of this "
-                     f"process\n  {_DO}")
+    _problems.append(f"{what}: {error}\n  {consequence}\n  {_DO}")
 
 
 def note_distrust(file: Path, problem: str) -> None:
@@ -156,6 +155,8 @@ def note_distrust(file: Path, problem: str) -> None:
     _problems.append(f"{file} {problem}: it is not used, and compiled again\n  {_DO}")
 
 
+KEPT_HERE: Final = "what is compiled is kept in a temporary folder of this process"
+NOT_KEPT: Final = "what is compiled is not kept for other processes"
 _DO: Final = "do: name a folder that only you can write with WEFT_CACHE_DIR"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from weft.codegen.ir.loop_ir import Kernel
 from weft.config import config
 from weft.errors import CompilationFailed, CompilerNotFound
 from weft.folders import process_folder
-from weft.runtime import compile_pool, cpp_build
+from weft.runtime import compile_pool, cpp_build, disk_cache
 
 
 def double_kernel(name: str = "double", buffer: str = "x") -> Kernel:
@@ -43,18 +42,18 @@ def test_missing_compiler_names_the_package_to_install(monkeypatch: pytest.Monke
 
 def test_refused_source_shows_the_compilers_message() -> None:
     with pytest.raises(CompilationFailed, match="expected"):
-        compile_pool.submit(["int f( {"])[0].file()
+        compile_pool.submit(["int f( {"])[0].wait()
 
 
 def test_a_kernel_file_corrupted_on_disk_is_recompiled(tmp_path: Path) -> None:
     source = 'extern "C" __attribute__((visibility("default"))) int f() { return 9; }\n'
     with config.patch(cache_dir=str(tmp_path)):
-        first = compile_pool.submit([source])[0].file()
-        first.write_bytes(b"garbage")
+        compile_pool.submit([source])[0].wait()
+        (file,) = disk_cache.files()
+        file.write_bytes(b"garbage")
         compile_pool._running.clear()
-        second = compile_pool.submit([source])[0].file()
-        assert first == second
-        assert ctypes.CDLL(str(second)).f() == 9
+        assert compile_pool.submit([source])[0].wait().library().f() == 9
+        assert file.read_bytes() != b"garbage"
 
 
 def test_equal_kernels_are_compiled_once() -> None:
@@ -76,11 +75,13 @@ def test_sources_of_one_translation_unit_are_cached_each(tmp_path: Path) -> None
     ]
     with config.patch(cache_dir=str(tmp_path), compile_jobs=1):
         started = compile_pool.submit(texts)
-        assert len({one.file().stat().st_ino for one in started}) == 1
-        started[3].file().unlink()
+        libraries = {one.library()._handle for one in started}
+        files = disk_cache.files()
+        assert (len(files), len({f.stat().st_ino for f in files}), len(libraries)) == (5, 1, 1)
+        compile_pool.DiskCache("cpp").path(started[3].key).unlink()
         compile_pool._running.clear()
         again = compile_pool.submit(texts)
-        assert [getattr(cpp_build.load(one.file()), one.symbol)() for one in again] == [*range(5)]
+        assert [getattr(one.library(), one.symbol)() for one in again] == [*range(5)]
 
 
 def test_the_first_compiles_of_a_process_at_once_find_torchs_library(
@@ -119,7 +120,7 @@ def test_kernels_share_torchs_threads() -> None:
         '#include "core.h"\nextern "C" __attribute__((visibility("default"))) int f() '
         "{ return weft::omp_get_max_threads(); }\n"
     )
-    library = cpp_build.load(compile_pool.submit([source])[0].file())
+    library = compile_pool.submit([source])[0].wait().library()
     before = torch.get_num_threads()
     try:
         for n in (1, 3):
@@ -133,11 +134,11 @@ FORK = """
 import os, signal
 from weft.runtime.compile_pool import submit
 text = 'extern "C" __attribute__((visibility("default"))) int f() { return %d; }'
-submit([text % 1])[0].file()
+submit([text % 1])[0].wait()
 child = os.fork()
 if child == 0:
     signal.alarm(60)
-    os._exit(0 if submit([text % 2])[0].file().exists() else 1)
+    os._exit(submit([text % 2])[0].wait().library().f() - 2)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 

@@ -6,6 +6,7 @@ file's place was waited for, and a folder that could not be made ended in eager 
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import pwd
@@ -26,9 +27,9 @@ from weft import folders
 from weft.config import config
 from weft.diagnostics import failures, trace_files
 from weft.errors import CacheWarning
-from weft.runtime import compile_pool, disk_cache, file_locks
-from weft.runtime.cpp_build import is_loadable
+from weft.runtime import compile_pool, cpp_build, disk_cache, file_locks, shared_objects
 from weft.runtime.disk_cache import DiskCache
+from weft.runtime.shared_objects import is_loadable
 
 STRANGER = 4242
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -221,7 +222,9 @@ def test_a_full_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def file_of(n: int) -> Path:
     compile_pool._running.clear()
-    return compile_pool.submit([source(n)])[0].file()
+    compiled = compile_pool.submit([source(n)])[0]
+    compiled.wait()
+    return DiskCache("cpp").path(compiled.key)
 
 
 def _resealed(file: Path, content: bytes) -> None:
@@ -309,11 +312,117 @@ def test_what_others_could_have_written_is_not_loaded(
     assert file.stat().st_mtime_ns != before and not folders.distrust(file.stat())
 
 
-def test_a_file_that_vanishes_before_it_is_loaded_is_compiled_again(cache: Path) -> None:
-    compiled = compile_pool.submit([source(8)])[0]
-    compiled.file()
-    shutil.rmtree(cache)
-    assert getattr(compiled.library(), compiled.symbol)() == 8
+def _other_bytes(file: Path) -> None:
+    file.write_bytes(b"\x7fELF" + bytes(100))
+
+
+CHANGED: list[Any] = [
+    lambda file: file.unlink(), _replaced(os.mkfifo),
+    lambda file: shutil.rmtree(file.parent.parent),
+    lambda file: os.truncate(file, 100), lambda file: os.truncate(file, 4096), _other_bytes,
+    _swapped, lambda file: file.chmod(0),
+]
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_what_is_loaded_is_what_was_checked(change: Callable[[Path], None], cache: Path) -> None:
+    """A file that was replaced between its check and its loading ended the process, or hung it."""
+    number = 300 + CHANGED.index(change)
+    file_of(number)
+    compile_pool._running.clear()
+    compiled = compile_pool.submit([source(number)])[0]
+    compiled.wait()
+    change(DiskCache("cpp").path(compiled.key))
+    assert getattr(compiled.library(), compiled.symbol)() == number
+
+
+MANY_PAGES = "".join(f"""extern "C" __attribute__((visibility("default"), noinline))
+int f{n}(int x) {{ for (int i = 0; i < x; i++) x = x * {n} + i % 7; return x; }}
+""" for n in range(400))
+
+
+def test_a_file_that_is_cut_after_it_was_loaded_is_not_missed(cache: Path) -> None:
+    compiled = compile_pool.submit([MANY_PAGES])[0]
+    library = compiled.wait().library()
+    os.truncate(DiskCache("cpp").path(compiled.key), 10)
+    assert [getattr(library, f"f{n}")(0) for n in range(400)] == [0] * 400
+
+
+def handles() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def maps_of(library: Any) -> set[str]:
+    """The names under which this process has mapped it."""
+    address = ctypes.cast(library.f, ctypes.c_void_p).value
+    ranges = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    return {fields[-1] for fields in ranges
+            if int(fields[0].split("-")[0], 16) <= address < int(fields[0].split("-")[1], 16)}
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    with config.patch(cache_dir=str(tmp_path_factory.mktemp("cache"))):
+        return cpp_build.toolchain().compile(source(0).replace("weft_kernel", "f"))
+
+
+def test_many_objects_are_loaded_each_as_its_own(content: bytes) -> None:
+    """The loader takes a name that it knows, and a file that it knows, for what it has loaded."""
+    before = handles()
+    copies = [content + bytes(n) for n in range(100)]
+    libraries = [shared_objects.load(copy, "ab" * 32) for copy in copies]
+    assert len({library._handle for library in libraries}) == 100
+    assert [shared_objects.load(copy, "cd") for copy in copies] == libraries
+    assert handles() == before
+    assert any("weft-abab" in name for name in maps_of(libraries[0]))
+
+
+def _no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+
+
+def _refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+
+
+def _no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_objects, "_spelling", lambda _: "/nowhere/")
+
+
+@pytest.mark.parametrize("system", [_no_memory, _refused, _no_proc])
+def test_objects_load_where_memory_has_no_names(
+    system: Callable[[pytest.MonkeyPatch], None], content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system(monkeypatch)
+    copy = content + system.__name__.encode()
+    assert shared_objects.load(copy, "ef" * 32).f() == 0
+    assert not [*folders.process_folder().glob("object-*")]
+
+
+def test_a_process_that_can_write_nothing_removes_no_file(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    file = file_of(401)
+    compile_pool._running.clear()
+    shared_objects._loaded.clear()
+    monkeypatch.setattr(shared_objects, "_places", lambda: [refuse])
+    with pytest.raises(OSError, match="No space"):
+        run(401)
+    assert file.exists()
+
+
+def test_with_traces_objects_are_files_that_profilers_can_read(cache: Path, content: bytes) -> None:
+    with config.patch(trace=True):
+        library = shared_objects.load(content + b"traced", "12" * 32)
+    (file,) = cache.glob("trace/*/*.so")
+    assert library.f() == 0 and file.read_bytes() == content + b"traced"
+    assert maps_of(library) == {str(file)}
 
 
 def test_objects_are_checked_before_they_are_mapped() -> None:

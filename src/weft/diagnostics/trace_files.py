@@ -55,13 +55,14 @@ def _write(event: Event) -> None:
     if form is None:
         return
     with contextlib.suppress(OSError):  # a full disk
-        folder = _folder()
+        folder = own_folder()
         number = sum(1 for _ in folder.iterdir()) + 1
         text = printable(form(event.fields)) + "\n"
         (folder / f"{number:03}_{event.kind}.txt").write_bytes(text.encode(errors="replace"))
 
 
-def _folder() -> Path:
+def own_folder() -> Path:
+    """The folder that this process writes to, made if there is none; raises OSError."""
     folder = directory()
     if not folder.exists():
         folders.keep_newest(traces(), _TRACES_KEPT - 1, _DAYS_KEPT)
@@ -69,7 +70,7 @@ def _folder() -> Path:
 
 
 def directory() -> Path:
-    """The folder that this process writes to."""
+    """Where the folder of this process is."""
     return folders.cache_root() / "trace" / f"{_STARTED}-{os.getpid()}"
 
 

@@ -4,11 +4,12 @@ Place in the pipeline: between `codegen/cpp/` (texts) and `launcher.py` (callabl
 only wait for compiler processes, so they cost nothing while Python goes on working::
 
     started = submit(texts)                        # starts compiling at once
-    files = [one.file() for one in started]        # each has a function called one.symbol
+    libraries = [one.library() for one in started] # each has a function called one.symbol
 
 Several sources become one translation unit, each in its own namespace: compiled alone, a small
 kernel spends half of its time on the compiler's start, the headers and the linker. The cache does
-not depend on which sources share a unit: each source's key names the file.
+not depend on which sources share a unit: each source's key names the file. Files are read once,
+when they are checked, and never again: what is loaded is what was read.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from threading import Event, Lock
 from typing import Final, final
 
 from weft.compiling import when_interrupted
 from weft.config import config
-from weft.folders import note_problem, tell_problems
+from weft.folders import tell_problems
 from weft.interrupts import wait_for
-from weft.runtime.cpp_build import Toolchain, is_loadable, load, toolchain
+from weft.runtime.cpp_build import Toolchain, toolchain
 from weft.runtime.disk_cache import DiskCache
+from weft.runtime.shared_objects import DoesNotLoad, SharedObject, is_loadable
 
 ENTRY: Final = "weft_kernel"
 """The name of the exported function in a source; in the object it is `Compiling.symbol`."""
@@ -40,9 +41,9 @@ MOST: Final = 16
 @final
 @dataclass(frozen=True)
 class _Unit:
-    """Sources that are compiled together: their files, once they exist, and whether to stop."""
+    """Sources that are compiled together: their objects, once they exist, and whether to stop."""
 
-    files: Future[dict[str, Path]]
+    objects: Future[dict[str, SharedObject]]
     cancelled: Event
 
 
@@ -64,10 +65,10 @@ class Compiling:
         """The name of its function."""
         return _symbol(self.key)
 
-    def file(self) -> Path:
+    def wait(self) -> SharedObject:
         """The shared object with that function, once it exists; raises CompilationFailed."""
         try:
-            return wait_for(self._unit.files)[self.key]
+            return wait_for(self._unit.objects)[self.key]
         except BaseException:
             self._unit.cancelled.set()  # in the case that the waiting was interrupted
             raise
@@ -77,33 +78,19 @@ class Compiling:
     def library(self) -> ctypes.CDLL:
         """The loaded object, which has that function.
 
-        What does not load is removed and compiled again; if that does not help (another process
-        clears the cache, a folder from which nothing is executed), in this process's own folder.
+        What does not load is compiled again, in place of the file of the cache.
         """
         try:
-            return self._loaded(self.file())
-        except _LOAD_ERRORS:
-            disk = _disk()
-        disk.forget(self.key)
-        try:
-            return self._loaded(self._again(disk))
-        except _LOAD_ERRORS as error:
-            note_problem("a kernel of the cache folder does not load", error)
-            tell_problems()
-            return self._loaded(self._again(disk.of_process()))
+            return self._with_function(self.wait())
+        except DoesNotLoad:
+            tools, content = toolchain(), _translation_unit({self.key: self._source})
+            return self._with_function(_compile(tools, content, [self.key], _disk(), bool))
 
-    def _again(self, disk: DiskCache) -> str:
-        """The name of a new file; not that of the old one, which the loader would remember."""
-        file = _build(toolchain(), {self.key: self._source}, disk, bool)[self.key]
-        return f"{file.parent}/./{file.name}"
-
-    def _loaded(self, file: str | Path) -> ctypes.CDLL:
-        library = load(file)
-        getattr(library, self.symbol)  # or it is not what was compiled
+    def _with_function(self, shared: SharedObject) -> ctypes.CDLL:
+        library = shared.library()
+        if not hasattr(library, self.symbol):
+            raise DoesNotLoad(f"it has no function {self.symbol}")
         return library
-
-
-_LOAD_ERRORS: Final = (OSError, AttributeError)
 
 
 def _disk() -> DiskCache:
@@ -124,29 +111,28 @@ def submit(sources: Sequence[str]) -> list[Compiling]:
     keys = {source: tools.key(source) for source in sources}
     jobs = config.compile_jobs or os.cpu_count() or 1
     with _lock:
-        new = {key: text for text, key in keys.items() if not _is_known(place + key, key)}
+        new = {key: text for text, key in keys.items() if not _is_known(place + key)}
         for unit in _units(new, jobs):
             stop = Event()
-            files = _pool(jobs, os.getpid()).submit(
+            objects = _pool(jobs, os.getpid()).submit(
                 _build, tools, unit, disk, stop.is_set)
-            _running.update((place + key, _Unit(files, stop)) for key in unit)
+            _running.update((place + key, _Unit(objects, stop)) for key in unit)
         return [Compiling(keys[source], source, _running[place + keys[source]])
                 for source in sources]
 
 
-def _is_known(place: str, key: str) -> bool:
-    """Whether the source is being compiled, or its object is in the cache."""
+def _is_known(place: str) -> bool:
+    """Whether the source is being compiled, or has been."""
     unit = _running.get(place)
     if unit is None or unit.cancelled.is_set():
         return False
-    files = unit.files
-    return not files.done() or (files.exception() is None and files.result()[key].exists())
+    return not unit.objects.done() or unit.objects.exception() is None
 
 
 def _cancel_all() -> None:
     """End the compilers that run: what they compile is compiled again when it is needed."""
     for unit in list(_running.values()):
-        if not unit.files.done():
+        if not unit.objects.done():
             unit.cancelled.set()
 
 
@@ -169,18 +155,35 @@ def _units(sources: Mapping[str, str], jobs: int) -> list[dict[str, str]]:
 
 def _build(
     tools: Toolchain, sources: Mapping[str, str], disk: DiskCache, is_cancelled: Callable[[], bool]
-) -> dict[str, Path]:
+) -> dict[str, SharedObject]:
     """The sources' objects from the cache; missing ones are compiled together, under the unit's
     lock, so that processes do not race."""
-    found = {key: disk.path(key) for key in sources}
-    if None in found.values():
+    contents = {key: disk.get(key) for key in sources}
+    objects = _objects(contents)
+    if len(objects) < len(sources):
         with disk.lock(min(sources), is_cancelled):
-            found |= {k: disk.appeared(k) for k, file in found.items() if file is None}
-            missing = {k: sources[k] for k, file in found.items() if file is None}
+            objects |= _objects({k: disk.appeared(k) for k in sources if k not in objects})
+            missing = {k: text for k, text in sources.items() if k not in objects}
             if missing:
-                found |= disk.put_all(
-                    missing, tools.compile(_translation_unit(missing), is_cancelled))
-    return {key: file for key, file in found.items() if file is not None}
+                compiled = _compile(
+                    tools, _translation_unit(missing), list(missing), disk, is_cancelled)
+                objects |= dict.fromkeys(missing, compiled)
+    return objects
+
+
+def _objects(contents: Mapping[str, bytes | None]) -> dict[str, SharedObject]:
+    return {key: SharedObject(content, key)
+            for key, content in contents.items() if content is not None}
+
+
+def _compile(
+    tools: Toolchain, text: str, keys: Sequence[str], disk: DiskCache,
+    is_cancelled: Callable[[], bool],
+) -> SharedObject:
+    """The object of a translation unit, which is put into the cache under each key."""
+    content = tools.compile(text, is_cancelled)
+    disk.put_all(keys, content)
+    return SharedObject(content, keys[0])
 
 
 def _translation_unit(sources: Mapping[str, str]) -> str:

@@ -4,8 +4,8 @@ Place in the pipeline: `compile_pool.py` runs many of these in parallel; `codege
 vector widths by `Toolchain.simd`.
 
 Kernels include no system header and link no library but libm: OpenMP's functions are resolved when
-the object is loaded, from the runtime that torch has loaded already, so both share one pool of
-threads; those of SLEEF are torch's.
+the object is loaded (`shared_objects.py`), from the runtime that torch has loaded already, so both
+share one pool of threads; those of SLEEF are torch's.
 
     shared_object = toolchain().compile(source_text)
 """
@@ -20,9 +20,7 @@ import platform
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +32,7 @@ from weft.config import config
 from weft.errors import BadValue, CompilationFailed, CompilerNotFound
 from weft.folders import process_folder
 from weft.interrupts import PATIENCE, checkpoint
+from weft.runtime.shared_objects import is_loadable
 
 INCLUDE_DIRECTORY: Final = Path(__file__).parents[1] / "codegen" / "cpp" / "include"
 _LAYOUT: Final = "functions named by key"
@@ -245,58 +244,3 @@ def is_available() -> bool:
     except CompilerNotFound:
         return False
     return True
-
-
-@cache
-def _share_openmp() -> None:
-    """Make an OpenMP runtime visible to kernels: torch's if it has one, else the system's."""
-    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
-        ctypes.CDLL(_loaded_openmp() or "libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
-
-
-def _loaded_openmp() -> str | None:
-    """The file of an OpenMP runtime that this process has mapped."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        file = line.rpartition(" ")[2]
-        if any(name in Path(file).name for name in ("libgomp", "libiomp5", "libomp.")):
-            return file
-    return None
-
-
-def is_loadable(content: bytes) -> bool:
-    """Whether the bytes are a whole shared object for this machine, which may be mapped.
-
-    The dynamic loader checks less: reading a page of a file that was cut ends the process.
-    """
-    if len(content) < _HEADER.size:
-        return False
-    mark, kind, machine, at, size, number = _HEADER.unpack_from(content)
-    if mark != _ELF_MARK or kind != _SHARED or machine != _elf_machine() or (
-            size != _SEGMENT.size or at + size * number > len(content)):
-        return False
-    segments = [_SEGMENT.unpack_from(content, at + size * i) for i in range(number)]
-    return any(kind == _LOADED for kind, *_ in segments) and all(
-        offset + length <= len(content) for _, offset, length in segments)
-
-
-_HEADER: Final = struct.Struct("=6s10xHH4x8xQ14xHH")
-"""Of ELF files of 64 bits: mark, type, machine, place of the program headers, their size and
-number."""
-_SEGMENT: Final = struct.Struct("=I4xQ16xQ16x")
-"""A program header: type, place and length in the file."""
-_ELF_MARK: Final = b"\x7fELF\x02" + (b"\x01" if sys.byteorder == "little" else b"\x02")
-_SHARED: Final = 3  # ET_DYN
-_LOADED: Final = 1  # PT_LOAD
-
-
-@cache
-def _elf_machine() -> int:
-    """The machine's number in the header of this process's program."""
-    with open("/proc/self/exe", "rb") as program:
-        return int(_HEADER.unpack(program.read(_HEADER.size))[2])
-
-
-def load(path: str | Path) -> ctypes.CDLL:
-    """The shared object at `path`, loaded for the rest of the process's life."""
-    _share_openmp()
-    return ctypes.CDLL(str(path))

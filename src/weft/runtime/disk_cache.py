@@ -6,13 +6,11 @@ depends on.
     cache = DiskCache("cpp")
     cache.put(key, shared_object)
     cache.get(key)     # the bytes, or None
-    cache.path(key)    # the file itself (for dlopen), or None
 
 A file is its content followed by its keys and a checksum of both (which the dynamic loader
 ignores). It appears under its name by an atomic rename, so a reader sees all of it or nothing; what
-is damaged, swapped, no file, or of another user is removed and counts as missing. What cannot be
-written is kept in this process's own folder. When the cache outgrows `config.cache_size_mb` the
-files used longest ago go first.
+is damaged, swapped, no file, or of another user is removed and counts as missing. When the cache
+outgrows `config.cache_size_mb` the files used longest ago go first.
 """
 
 from __future__ import annotations
@@ -64,51 +62,41 @@ class DiskCache:
         self.is_valid = is_valid
         self.directory = (root or folders.cache_root()) / kind
 
-    def _file(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
+        """Where the file of `key` is, or would be."""
         return self.directory / key[:2] / key
 
     def get(self, key: str) -> bytes | None:
         """The content stored under `key`, or None."""
-        return self._read(key)
+        content = self.appeared(key)
+        events.count("disk_cache_misses" if content is None else "disk_cache_hits")
+        return content
 
-    def path(self, key: str) -> Path | None:
-        """The file stored under `key` (content verified), or None."""
-        return None if self._read(key) is None else self._file(key)
-
-    def put(self, key: str, content: bytes) -> Path:
+    def put(self, key: str, content: bytes) -> None:
         """Store `content`; the file is complete when its name appears."""
-        return self.put_all([key], content)[key]
+        self.put_all([key], content)
 
-    def put_all(self, keys: Iterable[str], content: bytes) -> dict[str, Path]:
+    def put_all(self, keys: Iterable[str], content: bytes) -> None:
         """Store the same `content` under each key: as one file, if the file system has links.
 
-        If it cannot be written there, it is stored in this process's own folder.
+        Where it cannot be written it is not kept, and the user is told.
         """
-        keys = list(keys)
-        data = _sealed(content, keys)
         try:
-            return self._write(keys, data)
+            self._write(list(keys), content)
         except OSError as error:
-            own = self.of_process()
-            if own.directory == self.directory:
-                raise
-            written = own._write(keys, data)
-            folders.note_problem("the cache folder cannot be written", error)
-            return written
+            folders.note_problem("the cache folder cannot be written", error, folders.NOT_KEPT)
 
-    def of_process(self) -> DiskCache:
-        """The files of this kind that only this process has."""
-        return DiskCache(self.kind, self.is_valid, folders.process_cache())
-
-    def _write(self, keys: list[str], data: bytes) -> dict[str, Path]:
+    def _write(self, keys: list[str], content: bytes) -> None:
+        data = _sealed(content, keys)
         folders.folder_inside(self.directory)
         first, *others = keys
         file = self._write_one(first, data)
         self._trim_sometimes()
-        return {first: file, **{key: self._link(file, key, data) for key in others}}
+        for key in others:
+            self._link(file, key, data)
 
     def _write_one(self, key: str, data: bytes) -> Path:
-        file = self._file(key)
+        file = self.path(key)
         folder = folders.folder_inside(file.parent)
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
         try:
@@ -122,36 +110,19 @@ class DiskCache:
             raise
         return file
 
-    def _link(self, file: Path, key: str, data: bytes) -> Path:
-        name = self._file(key)
+    def _link(self, file: Path, key: str, data: bytes) -> None:
+        name = self.path(key)
         temporary = folders.folder_inside(name.parent) / f"{_TEMPORARY}{os.getpid()}-{key}"
         try:
             os.link(file, temporary)
         except OSError:
-            return self._write_one(key, data)
-        _rename(str(temporary), name)
-        return name
+            self._write_one(key, data)
+        else:
+            _rename(str(temporary), name)
 
-    def appeared(self, key: str) -> Path | None:
-        """`path` for a file that was missing a moment ago; not counted as another look-up."""
-        return None if self._verify(key) is None else self._file(key)
-
-    def forget(self, key: str) -> None:
-        """Remove the file of `key`, if there is one."""
-        folders.remove(self._file(key))
-
-    def lock(self, key: str, is_cancelled: Callable[[], bool] = bool) -> Lock:
-        """Held while the content of `key` is made: another process waits, then finds it."""
-        return Lock(self.directory / "locks" / key[:2], is_cancelled)
-
-    def _read(self, key: str) -> bytes | None:
-        """The content, looked up and counted."""
-        content = self._verify(key)
-        events.count("disk_cache_misses" if content is None else "disk_cache_hits")
-        return content
-
-    def _verify(self, key: str) -> bytes | None:
-        file = self._file(key)
+    def appeared(self, key: str) -> bytes | None:
+        """`get` for a file that was missing a moment ago; not counted as another look-up."""
+        file = self.path(key)
         data = _data(file)
         if data is None:
             return None
@@ -161,6 +132,10 @@ class DiskCache:
             return None
         _touch(file)
         return content
+
+    def lock(self, key: str, is_cancelled: Callable[[], bool] = bool) -> Lock:
+        """Held while the content of `key` is made: another process waits, then finds it."""
+        return Lock(self.directory / "locks" / key[:2], is_cancelled)
 
     def _trim_sometimes(self) -> None:
         """Trim the cache once an hour, and at one put in many: chosen at random, because processes
@@ -209,16 +184,25 @@ def _data(file: Path) -> bytes | None:
     except OSError:  # a link, a socket, a file without permissions
         folders.remove(file)
         return None
-    with open(handle, "rb") as stream:
-        status = os.fstat(handle)
-        problem = folders.distrust(status)
-        if not problem and stat.S_ISREG(status.st_mode):
-            with contextlib.suppress(OSError):
-                return stream.read()
-    folders.remove(file)
+    try:
+        problem, content = _content_of(handle)
+    finally:
+        os.close(handle)
+    if content is None:
+        folders.remove(file)
     if problem:
         folders.note_distrust(file, problem)
-    return None
+    return content
+
+
+def _content_of(handle: int) -> tuple[str, bytes | None]:
+    """Why it is not trusted, or its bytes; neither if it is no file or cannot be read."""
+    status = os.fstat(handle)
+    problem = folders.distrust(status)
+    if not problem and stat.S_ISREG(status.st_mode):
+        with contextlib.suppress(OSError), open(handle, "rb", closefd=False) as stream:
+            return "", stream.read()
+    return problem, None
 
 
 def _rename(temporary: str, file: Path) -> None:

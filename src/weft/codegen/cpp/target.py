@@ -34,7 +34,7 @@ def compile_kernels(
             events.record("output_code", name=kernel.name, source=_listing(kernel, source))
     with events.stage("cpp_compile"):
         for one in started:
-            one.file()
+            one.wait()
     return [
         kernel_of(one, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
         for one, k in zip(started, kernels, strict=True)
