@@ -1,6 +1,6 @@
 """The lives of random models: events in random order, on a compiled model and an eager twin.
 
-    python -m tools.fuzz_life --seeds 0-700 [--events 40] [--backend aot_eager] [--limit SECONDS]
+    python -m tools.fuzz_life --seeds 0:700 --jobs 16 [--events 40] [--backend aot_eager]
 
 Each seed draws a model, how it is compiled (wrapped or in place), and events
 (`tools/life_events.py`): calls in all modes, hooks, freezing, swaps of parts, other types and
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import random
-import time
 import warnings
 from collections import Counter
 from typing import Any, Final
@@ -23,6 +22,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import weft
+from tools import seed_batches
 from tools.life_events import WEIGHTS, WIDTH, Net, Side
 
 _TOLERANCE: Final = {"rtol": 2e-3, "atol": 2e-4}
@@ -130,31 +130,20 @@ def live(seed: int, *, events: int, backend: str, tally: Counter[str]) -> str:
     return ""
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--seeds", default="0-100")
+def _try(seed: int, options: argparse.Namespace, tally: Counter[str]) -> str:
+    return live(seed, events=options.events, backend=options.backend, tally=tally)
+
+
+def main() -> int:
+    """The command line; the exit status tells whether a life differs."""
+    parser = seed_batches.parser(__doc__)
     parser.add_argument("--events", type=int, default=40)
     parser.add_argument("--backend", default="aot_eager")
-    parser.add_argument("--limit", type=float, default=1e9, help="seconds")
     options = parser.parse_args()
-    first, _, last = options.seeds.partition("-")
     warnings.simplefilter("ignore")
-    tally: Counter[str] = Counter()
-    wrong, lives, end = 0, 0, time.monotonic() + options.limit
     with weft.config.patch(strict=True):
-        for seed in range(int(first), int(last or first) + 1):
-            if time.monotonic() > end:
-                break
-            lives += 1
-            problem = live(seed, events=options.events, backend=options.backend, tally=tally)
-            if problem:
-                wrong += 1
-                print(problem, flush=True)
-    total = sum(tally[event.__name__] for event in WEIGHTS)
-    print(f"{lives} lives, {total} events, {wrong} wrong; "
-          + ", ".join(f"{count} {name}" for name, count in tally.most_common()))
+        return seed_batches.main("tools.fuzz_life", options, _try)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,6 +1,6 @@
 """Random programs that draw, write, guess and fail, as source text.
 
-    python -m tools.fuzz_failures --seeds 0-500            # try these seeds, print what differs
+    python -m tools.fuzz_failures --seeds 0:500            # try these seeds, print what differs
 
 Every statement is chosen by a seeded generator, so that a seed names a program. A program changes
 tensors (through views, `.data`, NumPy, modules), containers, attributes, variables and generators;
@@ -15,7 +15,6 @@ import copy
 import random
 import textwrap
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -367,18 +366,3 @@ def _differing(expected: Any, actual: Any) -> str:
         return ", ".join(f"[{i}]: {str(b)[:80]} instead of {str(a)[:80]}" for i, (a, b) in pairs
                          if not same(a, b))
     return f"{actual} instead of {expected}"
-
-
-def run_seeds(seeds: range, backends: tuple[Any, ...], report: Callable[[str], None]) -> int:
-    """Try seeds with all backends and report differences; how many there were."""
-    wrong = 0
-    for seed in seeds:
-        for backend in backends:
-            try:
-                text = difference(seed, backend)
-            except Exception as error:
-                text = f"{type(error).__name__}: {error}"
-            if text:
-                wrong += 1
-                report(f"seed {seed} {backend}: {text[:400]}")
-    return wrong

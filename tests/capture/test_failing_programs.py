@@ -27,7 +27,7 @@ def _eager_random_numbers():
 @pytest.mark.parametrize("seed", range(5000, 5000 + _SEEDS))
 @pytest.mark.filterwarnings("ignore")
 def test_seed(seed: int) -> None:
-    """Many: `python -m tools.fuzz_failures --seeds 0-2000`."""
+    """Many: `python -m tools.fuzz_failures --seeds 0:2000`."""
     assert difference(seed) == ""
 
 

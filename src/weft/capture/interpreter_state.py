@@ -119,8 +119,9 @@ class AutogradState:
     frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """Outside leaves that ceased to require gradients, by the id of their value: the fake
     since then, and the fake and node before."""
-    freed: dict[int, Any] = field(default_factory=dict)
-    """Nodes of the fakes' autograd graph that a backward pass has freed, by id."""
+    freed: dict[int, tuple[Any, tuple[int, tuple[SourceLine, ...]]]] = field(default_factory=dict)
+    """Nodes of the fakes' autograd graph that a backward pass has freed, with its step and lines,
+    by id."""
     functions: dict[int, SymbolicValue] = field(default_factory=dict)
     """The values of nodes of that graph that the program has read, by id."""
     late_reads: dict[tuple[frozenset[Source], frozenset[Source]], Any] = field(

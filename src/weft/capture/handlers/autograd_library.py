@@ -19,7 +19,7 @@ from torch import fx
 
 from weft._torch import are_functorch_transforms_active
 from weft.aot.autograd_graph import nodes_behind
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.handlers.library_flags import check_anomaly_mode
 from weft.capture.late_code import check_unchanged
 from weft.capture.replacement.gradients import as_parameter, spent
@@ -39,6 +39,7 @@ from weft.capture.values.tensors.tensor import (
     record,
 )
 from weft.capture.values.unknown import is_plain_method
+from weft.errors import SourceLine
 from weft.shapes.fakes.fake import was_computed
 
 if TYPE_CHECKING:
@@ -95,12 +96,13 @@ def _backward(
     retained = [v for v in leaves if v not in wanted and id(v.example.grad_fn) in nodes]
     create = create_graph.truth(tx)
     keep = create if retain_graph is NONE else retain_graph.truth(tx)
+    place = tx.breaking_step(), tx.stack()
     result = record(tx, torch.autograd.grad,
                  [ListValue(list(outputs)), ListValue([*wanted, *retained])],
                  {"grad_outputs": ListValue(list(gradients)), "retain_graph": boolean(keep),
                   "create_graph": create_graph, "allow_unused": TRUE})
     if not keep:
-        tx.autograd.freed.update(nodes)
+        _free(tx, nodes, place)
     found = tx.unpack(result)
     for leaf, gradient in zip([*wanted, *retained], found, strict=True):
         if isinstance(gradient, TensorValue):
@@ -199,15 +201,22 @@ def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
     differentiable = [o for o in outputs
                       if isinstance(o, TensorValue) and o.example.requires_grad]
     nodes = _autograd_nodes(differentiable)  # before they are freed
+    place = tx.breaking_step(), tx.stack()
     result = record(tx, torch.autograd.grad, [], given)
     create = given.get("create_graph", FALSE).truth(tx)
     retain = given.get("retain_graph", NONE)
     if not (create if retain is NONE else retain.truth(tx)):
-        tx.autograd.freed.update(nodes)
+        _free(tx, nodes, place)
     return result
 
 
 # -- tensors that left a graph that is freed ------------------------------------------------------
+
+
+def _free(tx: Interpreter, nodes: dict[int, Any], place: tuple[int, tuple[SourceLine, ...]]
+          ) -> None:
+    for key, node in nodes.items():
+        tx.autograd.freed[key] = node, place
 
 
 @rebuild_tensor.define
@@ -218,11 +227,20 @@ def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
     if tx.autograd.freed and _is_spent(tx, value):
         example = value.example.detach()
         detached = tx.builder.call("detach", (node,), {}, example, ())
-        return f"{emit.constant(spent)}({emit.output(detached)})"
+        behind = "".join(f", {emit.value(leaf)}" for leaf in _outside_leaves(tx, value))
+        return f"{emit.constant(spent)}({emit.output(detached)}{behind})"
     text = emit.output(node)
     if value.python_type() is torch.nn.Parameter and value.source is None:
         return f"{emit.constant(as_parameter)}({text})"
     return text
+
+
+def _outside_leaves(tx: Interpreter, value: TensorValue) -> list[TensorValue]:
+    """The leaves from outside that the value was computed from."""
+    ends = {id(node.variable) for node in _autograd_nodes([value]).values()
+            if hasattr(node, "variable")}
+    return [leaf for key, leaf in tx.autograd.leaves.items()
+            if key in ends and leaf.source is not None]
 
 
 def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
@@ -234,26 +252,45 @@ def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
     ends = [node.variable for node in nodes if hasattr(node, "variable")]
     places = [tx.autograd.replaced[id(end)] for end in ends if id(end) in tx.autograd.replaced]
     if places:
-        signal = graph_break("unknown-operation", "a gradient to a tensor that became a leaf here")
-        signal.step, signal.stack = max(places, key=lambda place: place[0])
-        raise signal
+        raise _break_at(max(places, key=lambda place: place[0]),
+                        "a gradient to a tensor that became a leaf here")
+
+
+def _break_at(place: tuple[int, tuple[SourceLine, ...]], what: str) -> GraphBreak:
+    """A break at an earlier step of the program."""
+    signal = graph_break("unknown-operation", what)
+    signal.step, signal.stack = place
+    return signal
 
 
 def _is_spent(tx: Interpreter, value: TensorValue) -> bool:
-    """Whether a backward pass from the tensor fails because an earlier one freed its graph."""
+    """Whether a backward pass from the tensor fails because an earlier one freed its graph.
+
+    Where it would reach leaves before it fails, as eager's does, the graph breaks at the earlier
+    one: the nodes behind it are autograd's own then.
+    """
     example = value.example
     if not example.requires_grad or example.grad_fn is None:
         return False
     nodes = _autograd_nodes([value])
-    if not any(key in tx.autograd.freed for key in nodes):
+    places = [tx.autograd.freed[key][1] for key in nodes if key in tx.autograd.freed]
+    if not places:
         return False
     ends = [node.variable for node in nodes.values() if hasattr(node, "variable")]
+    reached: list[Any] = []
+    hooks = [end.register_hook(reached.append) for end in ends]
     try:
         tx.fakes.mode.run(torch.autograd.grad, [[example], ends], {
             "grad_outputs": [torch.empty_like(example)], "retain_graph": True,
             "allow_unused": True})
     except RuntimeError:
+        if reached:
+            raise _break_at(min(places, key=lambda place: place[0]),
+                            "a backward that frees a part of what leaves the graph") from None
         return True
+    finally:
+        for hook in hooks:
+            hook.remove()
     return False
 
 

@@ -15,14 +15,15 @@ class _Spent(torch.autograd.Function):
     """The end of an autograd graph that a backward pass inside the compiled graph has freed."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
+        ctx.n_inputs = 1 + len(leaves)
         return value.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         if gradient is None:  # a later graph took the tensor, and no gradient comes from there
-            return None, None
+            return (None,) * ctx.n_inputs
         raise RuntimeError(
             "Trying to backward through the graph a second time (or directly access saved tensors "
             "after they have already been freed). Saved intermediate values of the graph are freed "
@@ -34,10 +35,13 @@ class _Spent(torch.autograd.Function):
 _ANCHOR = torch.empty(0, device="cpu", requires_grad=True)
 
 
-def spent(value: torch.Tensor) -> torch.Tensor:
-    """`value` as `backward()` leaves it: it requires a gradient, but its graph is freed."""
+def spent(value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
+    """`value` as `backward()` leaves it: it requires a gradient, but its graph is freed.
+
+    It still leads to the leaves: a backward that fails here reaches none of them on other ways.
+    """
     with torch.enable_grad():
-        result: torch.Tensor = _Spent.apply(value, _ANCHOR)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _Spent.apply(value, _ANCHOR, *leaves)  # type: ignore[no-untyped-call]
     return result
 
 
