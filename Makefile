@@ -7,6 +7,7 @@
 #                 the same with another PyTorch, in an environment outside of the repository that is
 #                 made once (the registry's build has CUDA: several GB)
 #   make lint     ruff, mypy --strict, import contracts, size budget
+#   make replay   what this commit's sources generate, against AGAINST (HEAD~1): is it the same?
 #   make bench    eager, torch.compile and weft side by side
 
 PYTHON ?= python3.11
@@ -24,10 +25,12 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 JOBS   ?= 2
 CASES  ?=
+AGAINST ?= HEAD~1
+REPLAY ?=
 
 SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*/*.c csrc/*/*.h)
 
-.PHONY: build demo test test-quick lint bench clean
+.PHONY: build demo test test-quick lint replay bench clean
 
 build: $(BUILT)
 
@@ -58,6 +61,9 @@ lint: build
 	$(BIN)/mypy
 	PYTHONPATH=src:. $(BIN)/lint-imports --no-cache --no-logo
 	PYTHONPATH=src:. $(PY) -m tools.size_budget
+
+replay: build
+	PYTHONPATH=src:. $(PY) -m tools.replay against $(AGAINST) --jobs $(JOBS) $(REPLAY)
 
 bench: build
 	$(PY) -m benchmarks $(CASES)

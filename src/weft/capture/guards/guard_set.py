@@ -46,8 +46,8 @@ def _default_text(guard: Guard) -> str:
     return f"{guard.kind}({guard.source}, {', '.join(short(a) for a in guard.args)})"
 
 
-def short(value: Any) -> str:
-    """A text of at most 60 characters for an object in messages."""
+def short(value: Any, most: int = 60) -> str:
+    """A text of at most so many characters for an object in messages."""
     if type(value) is Reference:
         value = value()
         if value is None:
@@ -55,7 +55,7 @@ def short(value: Any) -> str:
     if issubclass(type(value), type):
         return one_line(value.__qualname__)
     text = describe(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= most else text[:most - 3] + "..."
 
 
 def _tensor_text(guard: Guard) -> str:
