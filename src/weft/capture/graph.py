@@ -25,9 +25,8 @@ from weft._torch import functorch, is_functorch_wrapped_tensor, set_grad_enabled
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.errors import InternalError, SourceLine
-from weft.runtime.checked_results import checked
 from weft.runtime.data_checks import is_check
-from weft.runtime.data_errors import may_raise
+from weft.shapes.fakes.data_errors import takes_data
 
 _INVALID: Final = re.compile(r"[^0-9a-zA-Z_]+")
 
@@ -175,19 +174,13 @@ def drop_unused(graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if node.users or node.op not in ("call_function", "call_method") or _has_effect(node):
             continue
-        if _raises_alone(node):
-            with graph.inserting_after(node):
-                kept = graph.create_node("call_function", checked, (node,))
-            kept.meta.update(example_value=None, stack=node.meta["stack"], effect=True)
-        else:
-            graph.erase_node(node)
+        graph.erase_node(node)
 
 
-def _raises_alone(node: fx.Node) -> bool:
-    """Whether the only effect of a call is an error for some data."""
-    notes, result = node.meta.get("notes"), node.meta.get("example_value")
-    return (notes is not None and notes.refuses and isinstance(result, torch.Tensor)
-            and not is_functorch_wrapped_tensor(result))
+def _may_raise(node: fx.Node) -> bool:
+    """Whether a call may raise because of data."""
+    notes = node.meta.get("notes")
+    return (notes is not None and notes.refuses) or takes_data(node)
 
 
 def version_of(value: object) -> int:
@@ -261,6 +254,6 @@ def _has_effect(node: fx.Node) -> bool:
     name = target_name(node)
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
-    if node.meta.get("effect") or draws(node) or may_raise(node) or _is_of_program(node):
+    if node.meta.get("effect") or draws(node) or _may_raise(node) or _is_of_program(node):
         return True
     return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

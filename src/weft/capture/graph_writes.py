@@ -21,7 +21,6 @@ from torch import fx
 from weft._torch import assert_async
 from weft.capture.breaks import graph_break
 from weft.capture.graph import is_of_torch, nodes_of_subgraphs
-from weft.runtime.checked_results import checked
 from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.operator_effects import OperatorNotes
 from weft.shapes.fakes.wrappers import is_wrapper
@@ -125,7 +124,7 @@ def _writes_unknown(node: fx.Node) -> bool:
     if not node.meta.get("effect") or not node.all_input_nodes:
         return False
     return "notes" not in node.meta and not (
-        is_check(node.target) or node.target in (assert_async, checked))
+        is_check(node.target) or node.target is assert_async)
 
 
 def _memory(node: fx.Node) -> int | None:

@@ -15,7 +15,7 @@ import operator
 from torch.fx import GraphModule, Node
 
 from weft._torch import OpOverload, runs_as_written
-from weft.runtime.data_errors import may_raise, reads_values
+from weft.shapes.fakes.data_errors import may_raise, reads_values
 
 
 def eliminate_dead_code(gm: GraphModule) -> bool:

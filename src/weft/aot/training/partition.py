@@ -37,8 +37,8 @@ from weft.aot.training.joint import JointGraph
 from weft.aot.training.memory_budget import numel, save_less
 from weft.aot.views import Unsupported
 from weft.config import config
-from weft.runtime.data_errors import may_raise
 from weft.shapes.asserts import binds
+from weft.shapes.fakes.data_errors import may_raise
 from weft.shapes.graph_nodes import copy_node
 
 aten = torch.ops.aten

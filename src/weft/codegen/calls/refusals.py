@@ -27,7 +27,7 @@ from weft.codegen.scheduling.schedule import Schedule
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime.writes import VIEWS, written_part
 from weft.shapes.algebra.expr import IntExpr
-from weft.shapes.fakes.operator_effects import may_refuse
+from weft.shapes.fakes.data_errors import may_refuse
 
 aten = torch.ops.aten
 

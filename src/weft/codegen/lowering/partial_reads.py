@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from weft._torch import OpOverload
 from weft.codegen.lowering.repeating import RESHAPING
-from weft.runtime.data_errors import may_raise, reads_values
+from weft.shapes.fakes.data_errors import may_raise, reads_values
 
 aten = torch.ops.aten
 
