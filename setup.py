@@ -30,6 +30,7 @@ setup(
             "csrc/guards/tensor_access.c",
             "csrc/guards/storage_overlap.c",
             "csrc/guards/global_state.c",
+            "csrc/guards/class_checks.c",
             "csrc/guards/guard_checks.c",
             "csrc/guards/shape_program.c",
             "csrc/guards/tree_checks.c",

@@ -163,6 +163,18 @@ static inline void frame_discard(PyThreadState *state, Frame *frame)
 static inline void frame_discard(PyThreadState *Py_UNUSED(state), Frame *Py_UNUSED(frame)) {}
 #endif
 
+/* ---- classes ------------------------------------------------------------------------------------ */
+
+/* What the class itself defines (new reference), or NULL. */
+static inline PyObject *class_dict(PyTypeObject *type)
+{
+#if WEFT_PY312
+    return PyType_GetDict(type);
+#else
+    return Py_XNewRef(type->tp_dict);
+#endif
+}
+
 /* ---- words of memory --------------------------------------------------------------------------- */
 
 /* A word of memory, and its recorded value. */

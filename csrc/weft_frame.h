@@ -4,6 +4,7 @@
  *   tensor_access.c      reading a torch.Tensor's metadata without torch headers
  *   storage_overlap.c    whether tensors that are written share memory with others
  *   global_state.c       torch's global modes as one comparable value
+ *   class_checks.c       checks of classes
  *   guard_checks.c       one check on one value
  *   shape_program.c      relations between sizes, as a small program
  *   tree_checks.c        checks of the whole tree
@@ -80,7 +81,7 @@ int global_state_matches(PyObject *state);   /* 1, 0, or -1 with an exception */
 typedef enum { /* in the order of `kinds` in guard_checks.c */
     CHECK_TENSOR, CHECK_TYPE_IS, CHECK_EQ, CHECK_IS, CHECK_IS_ALIVE, CHECK_IS_NOT, CHECK_LEN,
     CHECK_DICT_KEYS, CHECK_MISSING_KEY, CHECK_NO_ATTR, CHECK_SAME_AS_SLOT, CHECK_PY, CHECK_CONTENT,
-    N_CHECK_KINDS
+    CHECK_CLASS_ATTRIBUTE, CHECK_CLASS_DATA, CHECK_BASES, N_CHECK_KINDS
 } CheckKindId;
 
 typedef struct Check Check;
@@ -117,6 +118,14 @@ void check_clear(Check *check);
 int predicate_holds(PyObject *predicate, PyObject *value);
 int check_traverse(const Check *check, visitproc visit, void *arg);
 bool tensor_spec_matches_quickly(const TensorSpec *spec, PyObject *value);
+
+/* ---- class_checks.c ---------------------------------------------------------------------------- */
+int check_class_attribute(const Check *check, PyObject *value, PyObject *const *slots);
+int check_class_data(const Check *check, PyObject *value, PyObject *const *slots);
+int check_bases(const Check *check, PyObject *value, PyObject *const *slots);
+bool is_class_check(const Check *check);     /* one of these three */
+/* A word that changes with the class, its bases and their order, and that no other class has. */
+Word class_version(PyObject *type);
 
 /* ---- guards.c ---------------------------------------------------------------------------------- */
 typedef struct {

@@ -437,20 +437,25 @@ static int prepare_constant(PyObject *tuple, Py_ssize_t n_slots, Check *check)
 static int prepare_tuple(PyObject *tuple, Py_ssize_t n_slots, Check *check)
 {
     if (!PyTuple_Check(PyTuple_GET_ITEM(tuple, 1))) {
-        PyErr_SetString(PyExc_TypeError, "dict_keys guard: the keys are a tuple");
+        PyErr_Format(PyExc_TypeError, "%U guard: the argument is a tuple", PyTuple_GET_ITEM(tuple, 0));
         return -1;
     }
     return prepare_object(tuple, n_slots, check);
 }
 
-static int prepare_content(PyObject *tuple, Py_ssize_t Py_UNUSED(n_slots), Check *check)
+static int prepare_pair(PyObject *tuple, Py_ssize_t Py_UNUSED(n_slots), Check *check)
+{
+    check->operand = PyTuple_GetSlice(tuple, 1, 3);
+    return check->operand == NULL ? -1 : 0;
+}
+
+static int prepare_content(PyObject *tuple, Py_ssize_t n_slots, Check *check)
 {
     if (!PyBytes_Check(PyTuple_GET_ITEM(tuple, 1))) {
         PyErr_SetString(PyExc_TypeError, "content guard: bytes, and a function that compares");
         return -1;
     }
-    check->operand = PyTuple_GetSlice(tuple, 1, 3);
-    return check->operand == NULL ? -1 : 0;
+    return prepare_pair(tuple, n_slots, check);
 }
 
 static int prepare_number(PyObject *tuple, Py_ssize_t Py_UNUSED(n_slots), Check *check)
@@ -491,6 +496,9 @@ static const CheckKind kinds[N_CHECK_KINDS] = {
     [CHECK_SAME_AS_SLOT] = {"same_as_slot", 1, prepare_slot, check_same_as_slot},
     [CHECK_PY] = {"py", 1, prepare_object, check_py},
     [CHECK_CONTENT] = {"content", 2, prepare_content, check_content},
+    [CHECK_CLASS_ATTRIBUTE] = {"class_attribute", 2, prepare_pair, check_class_attribute},
+    [CHECK_CLASS_DATA] = {"class_data", 2, prepare_pair, check_class_data},
+    [CHECK_BASES] = {"bases", 1, prepare_tuple, check_bases},
 };
 
 static const CheckKind *find_kind(PyObject *name)

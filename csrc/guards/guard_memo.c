@@ -8,6 +8,8 @@
  *   dictionary    its version: if it is unchanged, so are all items; otherwise its few guarded items are
  *                 looked up again (a counter in a module changes the version at each call). If CPython
  *                 notifies us of changes, all versions together are one word (dict_versions.c)
+ *   class         its version: if it is unchanged, so is what lookups in it give; otherwise it is asked
+ *                 again
  *   tensor        what `tensors_look_as` reads: `p.data = ...` changes no dictionary
  *
  * Values without a version (items of lists and tuples, fields of functions, closure cells) are looked
@@ -20,9 +22,9 @@
  */
 #include "weft_frame.h"
 
-typedef enum { DICT, WATCHED_DICT, PARENT } ContainerKind;
+typedef enum { DICT, WATCHED_DICT, CLASS, PARENT } ContainerKind;
 
-/* A dictionary with its guarded items, or the parent of a value that is looked up at each call. */
+/* A dictionary with its guarded items, a class with its checks, or the parent of a value that is looked up at each call. */
 typedef struct {
     ContainerKind kind;
     uint32_t items;   /* where what is expected starts in `items` */
@@ -350,7 +352,7 @@ static void note_tensor(Memo *memo, PyObject *value)
 
 static void note_check(Memo *memo, const Check *check, PyObject *value)
 {
-    if (is_settled(check, value) || is_dict_check(check, value))
+    if (is_settled(check, value) || is_dict_check(check, value) || is_class_check(check))
         return;
     if (check->kind == CHECK_TYPE_IS) {
         if (may_change_type(value))
@@ -384,11 +386,24 @@ static const struct {
     {&PyMethod_Type, "__self__", offsetof(PyMethodObject, im_self)},
 };
 
-/* The offset of the attribute in a function, method or cell; 0: only Python can read it. */
+/* The offset of `__name__` or `__qualname__` in a class of the program; 0: only Python can read it. */
+static size_t name_field(PyObject *name, PyTypeObject *type)
+{
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE))
+        return 0;
+    if (PyUnicode_CompareWithASCIIString(name, "__name__") == 0)
+        return offsetof(PyHeapTypeObject, ht_name);
+    bool qualified = PyUnicode_CompareWithASCIIString(name, "__qualname__") == 0;
+    return qualified ? offsetof(PyHeapTypeObject, ht_qualname) : 0;
+}
+
+/* The offset of the attribute in a function, method, cell or class; 0: only Python can read it. */
 static size_t field_at(const Node *node, PyObject *parent)
 {
     if (node->accessor != FROM_ATTR || !PyUnicode_Check(node->operand))
         return 0;
+    if (Py_IS_TYPE(parent, &PyType_Type))
+        return name_field(node->operand, (PyTypeObject *)parent);
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
         if (Py_IS_TYPE(parent, fields[i].type) &&
             PyUnicode_CompareWithASCIIString(node->operand, fields[i].name) == 0)
@@ -442,11 +457,21 @@ static bool has_dict_guards(const Node *node, PyObject *value)
     return false;
 }
 
+static bool has_class_guards(const Node *node)
+{
+    for (Py_ssize_t i = 0; i < node->n_checks; i++)
+        if (is_class_check(&node->checks[i]))
+            return true;
+    return false;
+}
+
 /* Records the words of a value itself. */
 static void note_contents(Memo *memo, const Node *node, PyObject *value)
 {
     if (PyDict_Check(value) && has_dict_guards(node, value))
         note_dict(memo, node, value);
+    else if (PyType_Check(value) && has_class_guards(node))
+        note_container(memo, node, value, 0, CLASS, class_version(value));
 }
 
 /* The place of the pointer to an object's dictionary, or NULL. */
@@ -569,6 +594,29 @@ static bool item_holds(const Container *container, PyObject *expected)
     return present_item(container) == expected && simple_checks_hold(container->node, expected);
 }
 
+/* Whether lookups in a changed class give what they gave; also gives it a version again. */
+static bool class_holds(const Node *node, PyObject *cls)
+{
+    for (Py_ssize_t i = 0; i < node->n_checks; i++)
+        if (is_class_check(&node->checks[i]) && node->checks[i].run(&node->checks[i], cls, NULL) != 1)
+            return false;
+    return true;
+}
+
+static bool content_holds(const Container *container, PyObject *const *items, const Word *word)
+{
+    if (container->kind == CLASS)
+        return class_holds(container->node, container->value);
+    return (container->kind != WATCHED_DICT || dict_is_watched(word->at, container->value)) &&
+           dict_holds(container->node, container->value, items);
+}
+
+/* The word of a class that has a version; a zero is none. */
+static Word word_again(const Container *container, const Word *word)
+{
+    return container->kind == CLASS ? class_version(container->value) : word_now(word->at);
+}
+
 /* Whether the guarded content of the container with a changed word is as before. */
 static bool container_holds(const Memo *memo, uint32_t index, Word *word)
 {
@@ -578,11 +626,10 @@ static bool container_holds(const Memo *memo, uint32_t index, Word *word)
     PyObject *const *items = &memo->items.at[container->items];
     if (container->kind == PARENT)
         return item_holds(container, *items);
-    if ((container->kind == WATCHED_DICT && !dict_is_watched(word->at, container->value)) ||
-        !dict_holds(container->node, container->value, items))
+    if (!content_holds(container, items, word))
         return false;
-    if (word->at != ALWAYS_CHANGED.at)
-        *word = word_now(word->at);
+    if (word->at != ALWAYS_CHANGED.at || container->kind == CLASS)
+        *word = word_again(container, word);
     return true;
 }
 

@@ -339,6 +339,7 @@ class FrameCompiler:
             graph = without_modes(graph)
         replacement, text = emit.finish(graph, inputs, code)
         with events.stage("guards"):
+            tx.class_guards.finish()
             tx.identities.finish()
             tx.outside.guard_aliases(tx.effects)
             add_shape_guards(tx)

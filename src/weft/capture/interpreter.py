@@ -29,6 +29,7 @@ from weft.capture.breaks import (
 from weft.capture.early_ends import EarlyEnds
 from weft.capture.frame import Frame
 from weft.capture.graph import GraphBuilder
+from weft.capture.guards.class_guards import ClassGuards, guarding_lookups
 from weft.capture.guards.guard_set import GuardSet
 from weft.capture.guards.identity_guards import IdentityGuards
 from weft.capture.guards.outside_objects import OutsideObjects
@@ -123,6 +124,7 @@ class Interpreter:
         self.numbers = NumberState()
         self.autograd = AutogradState()
         self.classes = ClassState()
+        self.class_guards = ClassGuards(self.guards, self.classes.made)
         self.remade = RemadeState()
         self.lifetimes = Lifetimes()
         self.copying: list[SymbolicValue] = []
@@ -161,7 +163,7 @@ class Interpreter:
 
     def run_root(self, frame: Frame) -> SymbolicValue:
         """Interpret the root frame; graph breaks become restarts."""
-        with self.state.saved():
+        with self.state.saved(), guarding_lookups(self.class_guards):
             try:
                 return self.run(frame)
             except GraphBreak as signal:

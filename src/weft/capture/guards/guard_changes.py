@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import torch
 
+from weft.capture.guards.class_guards import BASES, defined
 from weft.capture.guards.guard_set import Guard, short, tensor_guard
 from weft.capture.source import Reference
 from weft.capture.state import readable_modes
+from weft.capture.values.base import MISSING
 from weft.diagnostics.changes import Change
 
 Difference = tuple[str, str, str, str]
@@ -135,6 +137,33 @@ def _type(guard: Guard, actual: Any) -> Difference:
             "pass values of one type (each type is compiled once)")
 
 
+# -- classes --------------------------------------------------------------------------------------
+
+_KEEP_CLASSES: Final = "change classes before the first call"
+
+
+def _class_attribute(guard: Guard, actual: Any) -> Difference:
+    name = guard.args[0]
+    now = defined(actual, name)[1]
+    was = "absent" if guard.args[1] is None else "what it was"
+    return f"attribute {name!r}", was, "absent" if now is MISSING else short(now), _KEEP_CLASSES
+
+
+def _class_data(guard: Guard, actual: Any) -> Difference:
+    name, owner = guard.args
+    place, now = defined(actual, name)
+    if place is not owner():
+        return f"class that defines {name!r}", short(owner), short(place), _KEEP_CLASSES
+    return f"attribute {name!r}", "no descriptor", short(now), _KEEP_CLASSES
+
+
+def _bases(guard: Guard, actual: Any) -> Difference:
+    before = tuple(base() for base in guard.args[0])
+    if type(actual) is not before[0]:
+        return "metaclass", short(before[0]), short(type(actual)), _KEEP_CLASSES
+    return "bases", short(before[2:]), short(BASES(actual)[1:]), _KEEP_CLASSES
+
+
 # -- checks of the whole frame --------------------------------------------------------------------
 
 
@@ -196,6 +225,9 @@ _KINDS: Final[dict[str, Callable[[Guard, Any], Difference]]] = {
     "data": _data,
     "distinct": _distinct,
     "absent": _absent,
+    "class_attribute": _class_attribute,
+    "class_data": _class_data,
+    "bases": _bases,
     "same_as_slot": _same_object,
     "functions": _functions,
 }

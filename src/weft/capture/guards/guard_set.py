@@ -66,6 +66,14 @@ def _tensor_text(guard: Guard) -> str:
             f"strides {list(strides)} on {device_type}{extra}")
 
 
+def _class_attribute_text(guard: Guard) -> str:
+    name, expected = guard.args
+    if expected is None:
+        return f"{guard.source} has no {short(name)}"
+    what = f"the {expected[1]} of C" if type(expected) is tuple else short(expected)
+    return f"{guard.source}.{one_line(name)} is {what}"
+
+
 _TEXT: dict[str, Callable[[Guard], str]] = {
     "type_is": lambda g: f"type({g.source}) is {short(g.args[0])}",
     "is": lambda g: f"{g.source} is {short(g.args[0])}",
@@ -73,6 +81,9 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
     "len": lambda g: f"len({g.source}) == {g.args[0]}",
     "dict_keys": lambda g: f"list({g.source}) == {short(list(g.args[0]))}",
     "missing_key": lambda g: f"{short(g.args[0])} not in {g.source}",
+    "class_attribute": _class_attribute_text,
+    "class_data": lambda g: f"{g.source}.{one_line(g.args[0])} is defined by {short(g.args[1])}",
+    "bases": lambda g: f"bases of {g.source} are {short(tuple(b() for b in g.args[0][2:]))}",
     "same_as_slot": lambda g: f"{g.source} is the same object as before",
     "tensor": _tensor_text,
     "content": lambda g: f"{g.source} {short(g.args[1])}",
@@ -101,7 +112,6 @@ class GuardSet:
         """The objects guarded by identity, alive during the capture: the keys have their `id`."""
         self._of_call: dict[int, Reference] = {}
         """Those of them that the caller must pass again: nothing here keeps them alive."""
-        self._seen: set[tuple[int, str]] = set()
         self._distinct: list[tuple[Any, ...]] = []
         self._known_distinct: set[tuple[Source, ...]] = set()
         self._same: list[tuple[Source, Source]] = []
@@ -160,12 +170,6 @@ class GuardSet:
         name = str(obj.__globals__.get("__name__"))
         if not is_library(name) and not name.startswith("weft."):
             self._functions[id(obj)] = (obj, obj.__code__, obj.__defaults__, obj.__kwdefaults__)
-
-    def seen(self, cls: type, name: str) -> bool:
-        """Whether this was called before for the class's attribute."""
-        known = (id(cls), name) in self._seen
-        self._seen.add((id(cls), name))
-        return known
 
     def distinct(self, sources: Sequence[Source]) -> None:
         """Require that the sources' objects are pairwise different."""

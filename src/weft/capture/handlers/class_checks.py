@@ -7,14 +7,17 @@ at the instance (of protocols, or the program's own) is interpreted.
 from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
+import abc
 import types
 import typing
-from typing import TYPE_CHECKING, Any, Final
+import weakref
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft._torch import FakeTensor
 from weft.capture.breaks import graph_break
+from weft.capture.source import is_library
 from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue, is_heap_type
 from weft.capture.values.constant import boolean, evaluate, python_object
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS
 from weft.capture.values.objects.classes import decides_on_subclasses
@@ -54,8 +57,39 @@ def _is_instance(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
     checker = type_lookup(type(classes), "__instancecheck__")
     if getattr(checker, "__module__", "") not in _CHECK_CLASSES:
         return kind is classes or _asks_metaclass(tx, checker, classes, value)
+    _rely_on_registry(tx, kind, classes)
     real = MISSING if classes is FakeTensor else _object(value)  # as capture's examples are
     return issubclass(kind, classes) if real is MISSING else isinstance(real, classes)
+
+
+@final
+class _Registered:
+    """Whether a class is a subclass of an abstract one, as it was; asked again only when classes
+    have been registered since."""
+
+    def __init__(self, kind: type, answer: bool) -> None:
+        self._kind = weakref.ref(kind)
+        self._answer = answer
+        self._token = abc.get_cache_token()
+
+    def __call__(self, abstract: type) -> bool:
+        token, kind = abc.get_cache_token(), self._kind()
+        if token != self._token and kind is not None:
+            if issubclass(kind, abstract) is not self._answer:
+                return False
+            self._token = token
+        return True
+
+
+def _rely_on_registry(tx: Interpreter, kind: type, classes: type) -> None:
+    """Guard that a class of the program stays a subclass of an abstract one or becomes none:
+    `register` changes neither of them."""
+    if not issubclass(type(classes), abc.ABCMeta) or kind in tx.classes.made or (
+            classes in tx.classes.made or not is_heap_type(kind)
+            or all(is_library(one.__module__) for one in (kind, classes))):
+        return
+    tx.guards.add(tx.tree.object(classes, classes.__qualname__), "py",
+                  _Registered(kind, issubclass(kind, classes)))
 
 
 def _object(value: SymbolicValue) -> Any:
@@ -120,6 +154,7 @@ def _is_subclass(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
     checker = type_lookup(type(classes), "__subclasscheck__")
     if getattr(checker, "__module__", "") not in (*_CHECK_CLASSES, "typing"):
         return _asks_metaclass(tx, checker, classes, value)
+    _rely_on_registry(tx, value.constant(), classes)
     return issubclass(value.constant(), classes)
 
 

@@ -16,7 +16,7 @@ from weft._frame import CompiledFunction
 from weft._torch import InstanceMethod
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.source import is_library
+from weft.capture.guards.class_guards import ATTRIBUTES, BASES, defined, note_lookup
 from weft.capture.values.base import MISSING, SymbolicValue, is_heap_type
 from weft.capture.values.constant import ConstantValue, constant, member_attribute
 from weft.capture.values.declared import Declared
@@ -36,29 +36,12 @@ C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType,
 
 
 def type_lookup(cls: type, name: str) -> Any:
-    """What the class or one of its bases defines as `name`, unbound, or MISSING."""
-    if type(cls) is not type:
-        return _of_metaclass(cls, name)
-    for base in cls.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return MISSING
-
-
-_BASES: Final = type.__dict__["__mro__"].__get__
-_ATTRIBUTES: Final = type.__dict__["__dict__"].__get__
-
-
-def _of_metaclass(cls: type, name: str) -> Any:
-    """`type_lookup` for a class whose metaclass may define `__mro__` or `__dict__` itself."""
-    bases = _BASES(cls)
-    if bases is None:
+    """What the class or one of its bases defines as `name`, unbound, or MISSING; guarded."""
+    if BASES(cls) is None:
         raise graph_break("unknown-value", "a class that is being made")
-    for base in bases:
-        found = _ATTRIBUTES(base)
-        if name in found:
-            return found[name]
-    return MISSING
+    owner, attribute = defined(cls, name)
+    note_lookup(cls, name, owner, attribute)
+    return attribute
 
 
 def gives_length(value: SymbolicValue) -> bool:
@@ -75,49 +58,38 @@ def is_iterable(tx: Interpreter, value: SymbolicValue) -> bool:
 
 def is_data_descriptor(attribute: Any) -> bool:
     """Whether the descriptor takes precedence over the instance dictionary."""
-    kind = type(attribute)
-    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+    return any(type_lookup(type(attribute), name) is not MISSING
+               for name in ("__set__", "__delete__"))
 
 
 def is_read_first(attribute: Any) -> bool:
     """Whether reading asks the descriptor before the instance dictionary: one that only sets or
     deletes is not asked."""
-    return is_data_descriptor(attribute) and hasattr(type(attribute), "__get__")
+    return (is_data_descriptor(attribute)
+            and type_lookup(type(attribute), "__get__") is not MISSING)
 
 
 _GUARDED = (types.FunctionType, staticmethod, classmethod, property, type)
 
 
 def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> None:
-    """Guard that the class attribute found under `name` stays the same function.
-
-    Classes of torch and the standard library are assumed not to change, except for what layers
-    compute. Class attributes that are data have guards of their own.
-    """
-    if tx.guards.seen(cls, name) and tx.guards.noted is None:
+    """Guard what a class made inside inherits under `name`. (Lookups in others are guarded by
+    `type_lookup`.)"""
+    if cls not in tx.classes.made:
         return
-    for base in cls.__mro__:
-        if base in tx.classes.made:
-            if name in _ATTRIBUTES(base):
-                return
-            continue
-        if name != "forward" and is_library(getattr(base, "__module__", "")):
-            if name in _ATTRIBUTES(base):
-                return
-            continue
-        source = tx.tree.object(base, base.__qualname__).instance_dict()
-        if name in _ATTRIBUTES(base):
-            if isinstance(attribute, _GUARDED):
-                tx.guards.add(source.dict_item(name), "is", attribute)
+    for base in BASES(cls):
+        own = ATTRIBUTES(base).get(name, MISSING)
+        if base not in tx.classes.made:
+            type_lookup(base, name)
+        if own is not MISSING:
             return
-        tx.guards.add(source, "missing_key", name)
 
 
 def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> SymbolicValue:
     """The value of a class attribute that is not a descriptor; data is guarded, code is not."""
     if isinstance(attribute, (types.FunctionType, type)):
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
-    owner = next(base for base in cls.__mro__ if name in _ATTRIBUTES(base))
+    owner = next(base for base in cls.__mro__ if name in ATTRIBUTES(base))
     if owner in tx.classes.made:
         return tx.wrap(attribute, None)
     if not is_heap_type(owner):  # a C type, which cannot be changed

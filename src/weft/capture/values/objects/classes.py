@@ -192,9 +192,8 @@ class ClassValue(SymbolicValue):
         cls = made.python_type()  # `__new__` may have made an instance of a subclass
         initialiser = type_lookup(cls, "__init__")
         guard_attribute(tx, cls, "__init__", initialiser)
-        if isinstance(initialiser, types.FunctionType):
-            function = tx.wrap_fixed(initialiser, f"{cls.__name__}.__init__")
-            result = tx.force(function.call(tx, [made, *args], kwargs))
+        if not isinstance(initialiser, types.WrapperDescriptorType):
+            result = tx.force(bind(tx, made, cls, "__init__", initialiser).call(tx, args, kwargs))
             if not is_none(result):
                 kind = result.python_type().__name__
                 raise tx.error(TypeError, f"__init__() should return None, not '{kind}'")
@@ -462,6 +461,7 @@ def _describe(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
     def describe(tx: Interpreter, value: ClassValue) -> SymbolicValue:
         found = getattr(value.cls, name)
         if found is None or isinstance(found, str):
+            tx.class_guards.text(value.cls, name, found)
             return constant(found)
         return tx.wrap_fixed(found, f"{value!r}.{name}")
 
@@ -512,7 +512,9 @@ class SuperValue(SymbolicValue):
         mro = cls.__mro__
         if mro is None or self.after not in mro:
             raise graph_break("unknown-operation", f"super({self.after.__name__}, {owner!r})")
+        tx.class_guards.bases(cls)
         for base in mro[mro.index(self.after) + 1:]:
+            tx.class_guards.own(base, name)
             if name in base.__dict__:
                 attribute = base.__dict__[name]
                 if isinstance(owner, ClassValue) and cls is owner.cls:
@@ -540,4 +542,5 @@ class SuperValue(SymbolicValue):
 @wraps(type, subclasses=True)
 def _wrap_class(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     tx.guards.identity(source, obj)
+    tx.class_guards.bases(obj)
     return ClassValue(obj, source)
