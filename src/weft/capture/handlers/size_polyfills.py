@@ -26,7 +26,13 @@ from weft.capture.values.constant import NONE, constant, evaluate
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, record
+from weft.capture.values.tensors.operations_on_fakes import name_of
+from weft.capture.values.tensors.tensor import (
+    TENSOR_METHODS,
+    TensorValue,
+    plain_integers,
+    record,
+)
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -41,7 +47,7 @@ def _register(target: Any, choices: Choices) -> None:
     """The rule of a function, or of the tensors' method of that name."""
 
     def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        args = [tx.force(arg) for arg in args]
+        args, kwargs = plain_integers(tx, name_of(target), [tx.force(arg) for arg in args], kwargs)
         for polyfill, applies in choices:
             if _binds(polyfill, args, kwargs) and applies(tx, args, kwargs):
                 made = tx.call_python(polyfill, args, kwargs)

@@ -7,6 +7,7 @@ Place in the pipeline: see `handlers/__init__`. Graph operations need no rule
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +58,7 @@ from weft.capture.values.containers.sequences import ListValue, SizeValue, Tuple
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule, rule_of
-from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, record
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, own_class, record
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
@@ -266,8 +267,10 @@ def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     args, kwargs = _with_numpy_type(tx, args, kwargs)
     of_tensors = args and (isinstance(args[0], TensorValue) or _holds(tx, args[0], TensorValue))
     options = set(kwargs) - {"dtype", "device"}
-    if of_tensors and (options or isinstance(args[0], TensorValue)):
-        raise graph_break("data-dependent-value", "torch.tensor of a list with tensors in it")
+    if of_tensors and options:
+        raise graph_break("data-dependent-value", f"torch.tensor of {args[0]!r} with {options}")
+    if of_tensors and isinstance(args[0], TensorValue):
+        return _copied_tensor(tx, args[0], kwargs)
     if options or not args or not (of_tensors or _holds(tx, args[0], SymbolicNumberValue)):
         return record(tx, torch.tensor, args, kwargs)
     kwargs = with_default_device(tx, torch.tensor, kwargs)
@@ -275,6 +278,27 @@ def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     made = _stack(tx, args[0], wanted.get("dtype"))
     assert isinstance(made, TensorValue)
     return record(tx, "to", [made], wanted) if wanted else made
+
+
+@functools.cache
+def _warning_of_copies() -> str:
+    """What PyTorch says where `torch.tensor` is called with a tensor."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        torch.tensor(torch.empty(0))
+    return str(shown[0].message)
+
+
+def _copied_tensor(tx: Interpreter, value: TensorValue, kwargs: Kwargs) -> SymbolicValue:
+    """`torch.tensor(t)`: a copy without gradient, and a warning."""
+    if own_class(value) or tx.modes.functions:
+        raise graph_break("unknown-operation", f"torch.tensor of {value!r}")
+    tx.wrap_fixed(warnings.warn, "warnings.warn").call(tx, [constant(_warning_of_copies())], {})
+    kwargs = with_default_device(tx, torch.tensor, kwargs)
+    wanted = {name: option for name, option in kwargs.items() if option is not NONE}
+    copied = record(tx, "detach", [value], {})
+    return record(tx, "to", [copied], {
+        "dtype": constant(value.example.dtype), "copy": constant(True), **wanted})
 
 
 def _stack(tx: Interpreter, value: SymbolicValue, dtype: SymbolicValue | None) -> SymbolicValue:

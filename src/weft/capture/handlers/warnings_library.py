@@ -7,10 +7,10 @@ that `stacklevel` means, if that frame is captured::
     F.grid_sample(x, grid)      # warns of a default: `c7_warn_at(text, c8_UserWarning, c9_Place)`
 
 The graph breaks if the program could catch the warning as an error, if the warning is an error now,
-if the program has set `sys.stderr` meanwhile, or if warnings are recorded in a list, which it may
-read. `catch_warnings` itself is interpreted; under the program's own filters, ignored warnings are
-dropped and others break. Operators may warn too: the graph runs under what such filters ignore
-(`ignored_warnings`).
+if the program has set `sys.stderr` meanwhile, or if warnings are recorded in a list outside, which
+it may read. `catch_warnings` itself is interpreted; under the program's own filters, ignored
+warnings are dropped, those that are always shown go to its list, and others break. Operators may
+warn too: the graph runs under what such filters ignore (`ignored_warnings`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from weft.capture.replacement.ignored_warnings import filters_mutated
 from weft.capture.replacement.tracebacks import Place, warn_at
 from weft.capture.values.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import NONE, constant, python_object
+from weft.capture.values.containers.sequences import ListValue
+from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.symbolic_texts import TextValue
 from weft.capture.values.objects.functions import rule
 
@@ -102,8 +104,14 @@ def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         raise graph_break("print", "a warning")
     warning = GivenWarning(text, category, places[-max(level, 1)])
     own = _has_own_filters(tx)
-    if own and _is_ignored(tx, warning):
+    action = _action(tx, warning) if own else "default"
+    if action == "ignore":
         return NONE
+    if action == "always" and _are_recorded_inside(tx):
+        code, line = warning.place.code, constant(warning.place.line)
+        kind = tx.wrap_fixed(category, category.__name__)
+        where = [kind, constant(code.co_filename), line]
+        return tx.call_python(library.show_warning, [text, *where])
     if own or _may_be_caught(frame) or tx.effects.changed(tx.globals_of(vars(sys))):
         raise graph_break("print", "a warning")
     if _is_error(warning) or _are_recorded():
@@ -124,12 +132,17 @@ def _may_be_caught(frame: Frame | None) -> bool:
     return False
 
 
-def _is_ignored(tx: Interpreter, warning: GivenWarning) -> bool:
-    """Whether the program's filters ignore the warning."""
+def _action(tx: Interpreter, warning: GivenWarning) -> str:
+    """What the program's filters say about the warning."""
     module = warning.place.globals.get("__name__") or "<string>"
     asked = [constant(warning.category), constant(module), constant(warning.place.line)]
-    action = tx.call_python(library.warning_action, [warning.text, *asked])
-    return bool(python_object(tx, action) == "ignore")
+    return str(python_object(tx, tx.call_python(library.warning_action, [warning.text, *asked])))
+
+
+def _are_recorded_inside(tx: Interpreter) -> bool:
+    """Whether warnings that are shown go to a list that the program has made."""
+    sink = tx.force(tx.call_python(library.warning_sink, []))
+    return isinstance(sink, BoundBuiltin) and isinstance(sink.owner, ListValue)
 
 
 def _is_error(warning: GivenWarning) -> bool:

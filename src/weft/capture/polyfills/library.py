@@ -187,6 +187,17 @@ def warning_filters() -> Any:
     return warnings.filters
 
 
+def warning_sink() -> Any:
+    """What is called with the warnings that are shown."""
+    return vars(warnings)["_showwarnmsg_impl"]
+
+
+def show_warning(text: str, category: type[Warning], file: str, line: int) -> None:
+    """What C code does with a warning that is shown."""
+    shown = warnings.WarningMessage(category(text), category, file, line)
+    vars(warnings)["_showwarnmsg"](shown)
+
+
 def warning_action(text: str, category: type[Warning], module: str, line: int) -> str:
     """What warnings.warn should do according to the filters."""
     entries: Any = warnings.filters

@@ -84,7 +84,10 @@ class SequenceValue(ContainerMethods):
         index"."""
         position = python_object(tx, key)
         if position is MISSING and _names_index(key):
-            position = python_object(tx, key.method(tx, "__index__", [], {}))
+            key = tx.force(key.method(tx, "__index__", [], {}))
+            position = python_object(tx, key)
+        if position is MISSING and issubclass(key.python_type(), int):
+            raise graph_break("data-dependent-value", f"{self!r} indexed by {key!r}")
         if position is MISSING:
             raise graph_break("unknown-operation", f"{self!r} indexed by {key!r}")
         kind = next((k for k in (list, tuple) if issubclass(self.kind, k)), self.kind).__name__
@@ -212,8 +215,8 @@ class SequenceValue(ContainerMethods):
 def _names_index(key: SymbolicValue) -> bool:
     """Whether the key's class has an `__index__`."""
     found = getattr(key.python_type(), "__index__", None)
-    return isinstance(found, types.FunctionType) or (
-        found is not None and plain_value(key) is not None)
+    return isinstance(found, types.FunctionType) or (found is not None and (
+        plain_value(key) is not None or issubclass(key.python_type(), torch.Tensor)))
 
 
 class _Shown:

@@ -47,6 +47,7 @@ from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue, nu
 from weft.capture.values.numbers.symbolic_texts import WrittenPart, fits, text_of_data
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.input_tests import outcome
+from weft.capture.values.tensors.integer_arguments import integer_arguments
 from weft.capture.values.tensors.known_data import known
 from weft.capture.values.tensors.operations_on_fakes import (
     guard_offset,
@@ -463,6 +464,8 @@ def _plain_arguments(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs
     sizes_only = name_of(target) in _TAKE_SIZES
     if sizes_only or name_of(target) in _TAKE_NUMBERS:
         args, kwargs = _plain_numbers(tx, name_of(target), args, kwargs)
+    else:
+        args, kwargs = plain_integers(tx, name_of(target), args, kwargs)
     args = [_plain_sizes(tx, arg, sizes_only) for arg in args]
     return args, {name: _plain_sizes(tx, arg, sizes_only) for name, arg in kwargs.items()}
 
@@ -509,6 +512,16 @@ def _plain_numbers(tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> tu
     numbers = [_index(tx, arg) if first <= i < most else arg for i, arg in enumerate(args)]
     return numbers, {key: _index(tx, value) if key in ("start", "end", "steps", "length") else value
                      for key, value in kwargs.items()}
+
+
+def plain_integers(tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments with tensors of one integer replaced by their numbers, where the operator takes
+    nothing but integers."""
+    if not any(map(_is_scalar, (*args[1:], *kwargs.values()))):
+        return args, kwargs
+    integers = integer_arguments(name)
+    return ([_index(tx, arg) if at in integers else arg for at, arg in enumerate(args)],
+            {key: _index(tx, arg) if key in integers else arg for key, arg in kwargs.items()})
 
 
 def _index(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
