@@ -233,20 +233,20 @@ def _is_good(place: str) -> bool:
     return has_room and not status.f_flag & os.ST_NOEXEC
 
 
-def left_behind() -> list[Path]:
-    """The folders of processes that were killed."""
+def left_behind(after: float = STALE_SECONDS) -> list[Path]:
+    """The folders of processes that were killed, not touched for so many seconds."""
     found = []
     for place in {*_places()}:
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             found += [Path(e.path) for e in entries
-                      if e.name.startswith(_PREFIX) and _is_left_behind(Path(e.path))]
+                      if e.name.startswith(_PREFIX) and _is_left_behind(Path(e.path), after)]
     return found
 
 
-def _is_left_behind(folder: Path) -> bool:
+def _is_left_behind(folder: Path, after: float) -> bool:
     with contextlib.suppress(OSError):
         status = os.lstat(folder)
-        if distrust(status) or not stat.S_ISDIR(status.st_mode) or not is_stale(status):
+        if distrust(status) or not stat.S_ISDIR(status.st_mode) or not is_stale(status, after):
             return False
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -257,9 +257,10 @@ def _is_left_behind(folder: Path) -> bool:
     return False
 
 
-def is_stale(status: os.stat_result) -> bool:
-    """Whether a temporary file or folder has not been written for long."""
-    return time.time() - status.st_mtime > STALE_SECONDS
+def is_stale(status: os.stat_result, after: float = STALE_SECONDS) -> bool:
+    """Whether a temporary file or folder has not been written for so many seconds; one of a time
+    that has not come yet is stale, too: the clock went backwards."""
+    return abs(time.time() - status.st_mtime) > after
 
 
 def keep_newest(files: list[Path], number: int, days: float) -> list[Path]:

@@ -543,35 +543,3 @@ def test_reports_are_kept_by_number_and_age(cache: Path) -> None:
         os.utime(file, (old, old))
     failures.write_report(ValueError(), during="a test")
     assert len(failures.reports()) == 1 and foreign.exists()
-
-
-def test_clear_removes_everything_of_ours(cache: Path) -> None:
-    from typer.testing import CliRunner
-
-    from weft.cli import app
-
-    run(12)
-    failures.write_report(ValueError(), during="a test")
-    with config.patch(trace=True), trace_files.traced():
-        failures.events.record("perf", text="something")
-    next(cache.glob("cpp/??")).joinpath(".tmp-left").write_text("")
-    done = CliRunner().invoke(app, ["cache", "clear"])
-    assert done.exit_code == 0, done.output
-    assert [p for p in cache.rglob("*") if not p.is_dir()] in ([], [cache / disk_cache._STAMP])
-
-
-QUIET = """
-import torch, weft
-f = weft.compile(lambda x: x.sin() + x.relu().sum())
-f(torch.ones(8, requires_grad=True)).sum().backward()
-"""
-
-
-def test_nothing_is_left_open_at_exit(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-W", "ignore", "-W",
-         "default::ResourceWarning", "-c", QUIET],
-        capture_output=True, text=True, env={**os.environ, "WEFT_CACHE_DIR": str(tmp_path),
-                                             "TMPDIR": str(tmp_path)})
-    assert done.returncode == 0 and done.stderr == ""
-    assert not [*tmp_path.glob("weft-*")]

@@ -42,6 +42,8 @@ _DICE: Final = random.Random()
 """A generator of our own: the program's must stay in the state that eager would leave."""
 _KEY: Final = re.compile("[0-9a-f]{64}")
 _TEMPORARY: Final = ".tmp-"
+_JUST_BEGUN: Final = 10.0
+"""Seconds within which a process has locked its folder."""
 _STAMP: Final = ".trimmed"
 """Its time says when the cache was trimmed."""
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -253,19 +255,20 @@ def trim() -> None:
             total -= size
 
 
-def remove_left_behind() -> int:
-    """Remove temporary files of killed processes, and their folders; returns how many."""
-    left = [*_temporary_files(only_stale=True), *folders.left_behind()]
+def remove_left_behind(after: float = folders.STALE_SECONDS) -> int:
+    """Remove temporary files of killed processes, and their folders, that nobody has touched for so
+    many seconds; returns how many."""
+    left = [*_temporary_files(after), *folders.left_behind(after)]
     for path in left:
         folders.remove(path)
     return len(left)
 
 
-def _temporary_files(*, only_stale: bool) -> list[Path]:
+def _temporary_files(after: float) -> list[Path]:
     found = []
     for file in folders.cache_root().glob(f"*/??/{_TEMPORARY}*"):
         with contextlib.suppress(OSError):
-            if not only_stale or folders.is_stale(file.lstat()):
+            if folders.is_stale(file.lstat(), after):
                 found.append(file)
     return found
 
@@ -276,7 +279,7 @@ def clear() -> int:
     for _, _, file in entries:
         with contextlib.suppress(OSError):
             file.unlink()
-    for file in (*_temporary_files(only_stale=False), *folders.cache_root().glob("*/locks/??")):
+    for file in (*_temporary_files(0), *folders.cache_root().glob("*/locks/??")):
         folders.remove(file)
-    remove_left_behind()
+    remove_left_behind(_JUST_BEGUN)
     return len(entries)
