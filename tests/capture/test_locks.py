@@ -10,6 +10,8 @@ import torch
 
 import weft
 from tests.capture.harness import check
+from weft.capture.replacement import emitter
+from weft.capture.values.objects import locks
 
 X = torch.ones(3)
 LOCKS = [threading.Lock, threading.RLock]
@@ -150,3 +152,112 @@ def test_queues_and_semaphores_keep_their_own_locks() -> None:
 
     check(f, (X,), breaks=None)
     assert semaphore.acquire(blocking=False)
+
+
+def _another_thread(monkeypatch: pytest.MonkeyPatch, change: Any) -> list[bool]:
+    """Let another thread change something between the guards and the taking of a lock, while the
+    list holds True."""
+    armed = [False]
+
+    def take(*arguments: Any) -> None:
+        if armed[0]:
+            armed[0] = False
+            thread = threading.Thread(target=change)
+            thread.start()
+            thread.join()
+        locks.take(*arguments)
+
+    monkeypatch.setattr(emitter, "take", take)
+    return armed
+
+
+class Shared:
+    """What two threads use, under its lock."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+        self.count = 1
+        self.weight = torch.ones(3)
+        self.options = {"scale": 2.0}
+        self.items = [6, 5, 4, 3, 2, 1]
+        self.factor = 3
+
+    def double(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def _triple(self: Shared, x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+CHANGES: dict[str, tuple[Any, Any]] = {
+    "number": (lambda s, x: x + s.count, lambda s: setattr(s, "count", 5)),
+    "tensor": (lambda s, x: x + s.weight, lambda s: setattr(s, "weight", torch.full((3,), 4.0))),
+    "tensor of another size": (
+        lambda s, x: x + s.weight, lambda s: setattr(s, "weight", torch.full((1,), 4.0))),
+    "tensor's data": (lambda s, x: x + s.weight, lambda s: s.weight.fill_(4.0)),
+    "dictionary": (lambda s, x: x * s.options["scale"], lambda s: s.options.update(scale=7.0)),
+    "list": (lambda s, x: x * len(s.items), lambda s: s.items.append(3)),
+    "popped": (lambda s, x: x * s.items.pop(), lambda s: s.items.append(9)),
+    "new attribute": (lambda s, x: x * hasattr(s, "late"), lambda s: setattr(s, "late", 1)),
+    "method": (lambda s, x: s.double(x), lambda s: vars(s).update(
+        double=lambda x: _triple(s, x))),
+    "written": (lambda s, x: setattr(s, "count", s.count + 1) or x * s.count,
+                lambda s: setattr(s, "count", 20)),
+    "closure": (lambda s, x: x * s.factor, lambda s: setattr(s, "factor", 11)),
+}
+
+
+@pytest.mark.parametrize("make", LOCKS)
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_another_thread_changed_before_the_lock_was_taken(
+        make: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use, change = CHANGES[name]
+
+    def eager(x: torch.Tensor, shared: Shared) -> torch.Tensor:
+        with shared.lock:
+            y = use(shared, x)
+        return y + 1
+
+    def change_under_lock() -> None:
+        with ours.lock:
+            change(ours)
+
+    weft.reset()
+    ours, theirs = Shared(make()), Shared(make())
+    armed = _another_thread(monkeypatch, change_under_lock)
+    compiled = weft.compile(eager, backend="eager")
+    for changes in (False, False, True, False, False):
+        armed[0] = changes
+        if changes:
+            change(theirs)
+        assert compiled(X, ours).tolist() == eager(X, theirs).tolist()
+        assert not armed[0]
+    assert ours.lock.acquire(False)
+    assert vars(ours).keys() == vars(theirs).keys() and ours.items == theirs.items
+
+
+def test_closure_that_another_thread_changed_before_the_lock_was_taken(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, factor = threading.Lock(), 2
+
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        with lock:
+            return x * factor + n
+
+    def change() -> None:
+        nonlocal factor
+        with lock:
+            factor = 5
+
+    weft.reset()
+    armed = _another_thread(monkeypatch, change)
+    compiled = weft.compile(f, backend="eager")
+    for n in range(3):
+        assert compiled(X, n).tolist() == (X * 2 + n).tolist()
+    armed[0] = True
+    assert compiled(X, 3).tolist() == (X * 5 + 3).tolist()
+    graphs = weft.stats()["graphs"]
+    assert compiled(X, 3).tolist() == (X * 5 + 3).tolist()
+    assert compiled(X, 4).tolist() == (X * 5 + 4).tolist()
+    assert weft.stats()["graphs"] <= graphs + 1

@@ -191,3 +191,29 @@ def test_warnings_for_a_stderr_that_the_program_has_set(
                         lambda message: print(message.message, file=sys.stderr))
     assert [g(torch.ones(2))[1] for g in (f, weft.compile(f, backend="eager"))] == [
         "for the text\n"] * 2
+
+
+@pytest.mark.parametrize("category", [UserWarning, DeprecationWarning, FutureWarning])
+@pytest.mark.parametrize("action", ["always", "ignore", "error", "default", "once"])
+def test_list_that_records_warnings_inside(
+        given: Given, action: Any, category: type[Warning]) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, list[tuple[str, str, int]]]:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter(action, category)
+            y = x + 1
+            warnings.warn(f"first of {x.dim()}", category)
+            y = helper(y, 1)
+        shown = [(str(w.message), w.category.__name__, w.lineno) for w in found]
+        return y * len(found), shown
+
+    def outcome(function: Callable[..., Any]) -> Any:
+        try:
+            result, shown = function(X)
+        except Warning as error:
+            return repr(error)
+        return result.tolist(), shown
+
+    compiled = weft.compile(f, backend="eager")
+    assert outcome(compiled) == outcome(f) == outcome(compiled)
+    if action == "always" and category is DeprecationWarning:
+        assert weft.stats()["graph_breaks"] == 0

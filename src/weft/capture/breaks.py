@@ -27,10 +27,12 @@ class BreakKind:
 
 _KINDS: Final = (
     BreakKind("data-dependent-branch",
-              "The program branches on a tensor's data, which is unknown while capturing.",
+              "The program branches on a tensor's data or on a number that it draws, which are "
+              "unknown while capturing.",
               "use torch.where or torch.cond, or accept the break"),
     BreakKind("data-dependent-value",
-              "A Python number is taken from a tensor (.item(), .tolist(), int(t), .numpy()).",
+              "A Python number is taken from a tensor (.item(), .tolist(), int(t), .numpy()), or "
+              "an operator needs it.",
               "keep the value in a tensor"),
     BreakKind("data-dependent-shape",
               "The size of an operator's result depends on data (nonzero, unique, masks).",

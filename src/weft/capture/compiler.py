@@ -344,8 +344,13 @@ class FrameCompiler:
             tx.outside.guard_aliases(tx.effects)
             add_shape_guards(tx)
             add_input_tests(tx)
+            again = emit.guards_under_lock
+            if again is not None:
+                again.collect(tx.tree)
             nodes, tree_checks, n_slots = tx.guards.lower(modes)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
+            if again is not None:
+                again.bind(tree, globals)
         needs_hook = signal is not None or raised is not None
         entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.may_rerun,
                              any_size=bool(tx.shapes.sources))

@@ -46,7 +46,7 @@ from weft.capture.replacement.user_lines import relocate_code
 from weft.capture.source import Source
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.capture.values.numbers.symbolic_numbers import condition_of_inputs
-from weft.capture.values.objects.locks import let_go, take, taken_locks
+from weft.capture.values.objects.locks import GuardsUnderLock, let_go, take, taken_locks
 from weft.capture.values.tensors.random_generators import (
     draw_lines,
     drawn_from,
@@ -91,6 +91,8 @@ class Emitter:
         """Errors that the program gets from the graph, since what it wrote cannot be undone."""
         self.locks: list[str] = []
         """Expressions of the program's locks under which the graph runs."""
+        self.guards_under_lock: GuardsUnderLock | None = None
+        """If there are such locks: asks the guards once more."""
 
     # -- expressions ------------------------------------------------------------------------------
 
@@ -236,7 +238,9 @@ class Emitter:
         body = [*self._draws(), *self._early_checks(), *early,
                 *self._graph_call(graph, inputs), *self.lines]
         if self.locks:
-            body.insert(0, f"{self.constant(take)}(({', '.join(self.locks)},))")
+            self.guards_under_lock = GuardsUnderLock()
+            again = self.constant(self.guards_under_lock)
+            body.insert(0, f"{self.constant(take)}(({', '.join(self.locks)},), {again}, v)")
         if self.goes_on:
             body = release_variables(drop_dead_names(body), self._variable_slots())
         text = "\n".join([

@@ -10,7 +10,10 @@ from __future__ import annotations
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final, final
 
+import torch
+
 from weft._frame import instance_dict
+from weft._torch import DisableTorchFunction, is_functorch_wrapped_tensor
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
@@ -57,7 +60,19 @@ class UnknownValue(OutsideObject):
         return super().method(tx, name, args, kwargs)
 
     def __repr__(self) -> str:
+        if issubclass(type(self.object), torch.Tensor):
+            return f"a tensor that graphs do not hold ({_peculiarity(self.object)})"
         return f"an object of type {type(self.object).__name__}"
+
+
+def _peculiarity(tensor: torch.Tensor) -> str:
+    """What keeps a tensor out of graphs, in a few words."""
+    with DisableTorchFunction():
+        if tensor.layout is not torch.strided:
+            return f"of layout {tensor.layout}"
+        peculiar = (is_functorch_wrapped_tensor(tensor), "wrapped by a transform outside"), (
+            tensor.is_nested, "nested"), (tensor.is_quantized, "quantized")
+    return next((text for holds, text in peculiar if holds), f"a {type(tensor).__name__}")
 
 
 def is_plain_method(obj: object, name: str) -> bool:

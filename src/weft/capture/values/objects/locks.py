@@ -2,10 +2,11 @@
 
 Place in the pipeline: wraps of the object family. A lock that the program takes is taken before the
 graph, without waiting, and let go after the side effects, so that no other thread gets between the
-parts of a block. If it is held elsewhere, the frame runs eagerly, and waits where the program
-does::
+parts of a block. What the block reads was read by the guards, before the lock was taken: they are
+asked again under it. If the lock is held elsewhere, or another thread has changed something since,
+the frame runs eagerly, and waits where the program does::
 
-    with self.lock:              take(lock)
+    with self.lock:              take((lock,), guards, v)
         y = self.step(x)         out0, = graph(v[0])
         self.seen += 1           self.seen = 3
     return y * 2                 lock.release()
@@ -34,7 +35,7 @@ from weft.errors import SourceLine
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement.emitter import Emitter
-    from weft.capture.source import Source
+    from weft.capture.source import Source, SourceTree
 
 LOCKS: Final[tuple[type, ...]] = (type(threading.Lock()), type(threading.RLock()))
 
@@ -155,12 +156,64 @@ def taken_locks(emit: Emitter) -> list[str]:
     return [emit.value(one) for one in touched if isinstance(one, LockValue) and one.taken]
 
 
-def take(locks: tuple[Any, ...]) -> None:
-    """Take all of these locks, or tell the caller to run the frame eagerly."""
+@final
+class GuardsUnderLock:
+    """The guards of a variant whose replacement takes locks, to be asked again when it has them."""
+
+    def __init__(self) -> None:
+        self._tree: Any = None
+        self._globals: dict[str, Any] = {}
+        self._roots: dict[str, dict[int, int]] = {"local": {}, "cell_object": {}}
+        """The slots of the frame's arguments and cells, by their index."""
+        self._drawn: frozenset[int] = frozenset()
+        """Slots that the replacement fills."""
+
+    def collect(self, tree: SourceTree) -> None:
+        """Let the replacement have the arguments and cells that the guards start from."""
+        for root in tree.roots():
+            if root.accessor[0] in self._roots:
+                self._roots[root.accessor[0]][root.accessor[1]] = root.collect()
+        self._drawn = frozenset(root.slot for root in tree.roots() if root.is_drawn)
+
+    def bind(self, tree: Any, globals: dict[str, Any]) -> None:
+        """Set the guard tree that is asked, and the globals of its frame."""
+        self._tree, self._globals = tree, globals
+
+    def hold(self, values: list[Any]) -> bool:
+        """Whether the guards hold and collect what they collected before."""
+        frame = [self._objects(kind, values) for kind in ("local", "cell_object")]
+        now = self._tree.check(frame[0], frame[1], self._globals)
+        return now is not None and all(
+            old is new or slot in self._drawn or (
+                type(old) is type(new) and type(old) in _NUMBERS and old == new)
+            for slot, (old, new) in enumerate(zip(values, now, strict=True)))
+
+    def _objects(self, kind: str, values: list[Any]) -> tuple[Any, ...]:
+        slots = self._roots[kind]
+        return tuple(values[slots[index]] if index in slots else None
+                     for index in range(max(slots, default=-1) + 1))
+
+
+_NUMBERS: Final = (int, float)
+"""Collected values that are made anew each time (sizes)."""
+
+
+def take(locks: tuple[Any, ...], guards: GuardsUnderLock, values: list[Any]) -> None:
+    """Take all of these locks, or tell the caller to run the frame eagerly: if one is held, or if
+    the guards, asked again, do not hold."""
     for done, lock in enumerate(locks):
         if not lock.acquire(False):
             let_go(locks[:done])
             raise RunEagerly(BlockingIOError("a lock is held by another thread"), _ignore)
+    try:
+        held = guards.hold(values)
+    except BaseException:
+        let_go(locks)
+        raise
+    if not held:
+        let_go(locks)
+        raise RunEagerly(BlockingIOError("another thread had the lock, and changed what it is for"),
+                         _ignore)
 
 
 def let_go(locks: tuple[Any, ...]) -> None:

@@ -90,6 +90,8 @@ def run_on_fakes(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str
             tx, lambda: run_carrying(tx.shapes, tx.fakes.mode, function, args, kwargs))
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise graph_break("data-dependent-shape", f"{name_of(target)}: {error}") from error
+    except UndecidedValue as error:
+        raise graph_break("data-dependent-value", f"{name_of(target)}: {error}") from error
     except Exception as error:
         surface(error)
         if "function that returns multiple views" in str(error):
