@@ -99,6 +99,22 @@ def chain(n: int) -> Program:
 
 
 @family
+def chain_unlike(n: int) -> Program:
+    steps: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        torch.sin, torch.tanh, torch.sigmoid, torch.relu, torch.neg, torch.abs, torch.square,
+        torch.exp, torch.cos, torch.erf, torch.floor, torch.atan, lambda x: x + 1,
+        lambda x: x * 0.5, lambda x: x - x.mean(), lambda x: x.softmax(-1), lambda x: x.flip(0),
+        lambda x: x.cumsum(0), lambda x: torch.where(x > 0, x, -x), lambda x: x.clamp(-3, 3)]
+
+    def repeat(x: torch.Tensor) -> torch.Tensor:
+        for i in range(n):
+            x = steps[(i * 7 + i // 20) % len(steps)](x)
+        return x
+
+    return Program(repeat, _rows(1))
+
+
+@family
 def diamonds(n: int) -> Program:
     def repeat(x: torch.Tensor) -> torch.Tensor:
         for _ in range(n):
@@ -245,6 +261,41 @@ def written_rows(n: int) -> Program:
 
 
 @family
+def split(n: int) -> Program:
+    def pieces(x: torch.Tensor) -> list[torch.Tensor]:
+        return [piece * 2 for piece in x.split(1)]
+
+    return Program(pieces, (torch.randn(n, 16),))
+
+
+@family
+def split_and_joined(n: int) -> Program:
+    def pieces(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([piece.sin() for piece in x.chunk(n, 1)][::-1], 1)
+
+    return Program(pieces, (torch.randn(4, n * 2),))
+
+
+@family
+def written_slices(n: int) -> Program:
+    def fill(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for i in range(n):
+            x[i, i % 8: i % 8 + 4] += y[i % 16]
+        return x.sum(0)
+
+    return Program(fill, (torch.randn(n, 16), torch.randn(16)))
+
+
+@family
+def written_elements(n: int) -> Program:
+    def fill(x: torch.Tensor) -> None:
+        for i in range(n):
+            x[i] = i * 0.5
+
+    return Program(fill, (torch.randn(n),))
+
+
+@family
 def written_inputs(n: int) -> Program:
     def update(*xs: torch.Tensor) -> None:
         for x in xs:
@@ -295,6 +346,82 @@ def lists(n: int) -> Program:
         return items
 
     return Program(collect, _rows(1))
+
+
+@family
+def global_names(n: int) -> Program:
+    lines = "".join(f"    x = x + g{i} * h{i}\n" for i in range(n // 2))
+    names: dict[str, Any] = {f"g{i}": float(i) for i in range(n // 2)}
+    names |= {f"h{i}": torch.randn(16) for i in range(n // 2)}
+    exec(f"def read(x):\n{lines}    return x\n", names)
+    return Program(names["read"], _rows(1))
+
+
+@family
+def lines(n: int) -> Program:
+    names: dict[str, Any] = {}
+    text = "".join(f"    if k > {i}:\n        x{i + 1} = x{i} + {i}\n" for i in range(n))
+    exec(f"def lines(x0, k):\n{text}    return x{n}\n", names)
+    return Program(names["lines"], (*_rows(1), n))
+
+
+@family
+def attributes(n: int) -> Program:
+    class Counter:
+        """Something with many attributes, all read and written."""
+
+    counter = Counter()
+    for i in range(n):
+        setattr(counter, f"a{i}", float(i))
+
+    def count(x: torch.Tensor) -> torch.Tensor:
+        for i in range(n):
+            value = getattr(counter, f"a{i}")
+            x = x + value
+            setattr(counter, f"a{i}", value + 1)
+        return x
+
+    return Program(count, _rows(1))
+
+
+@family
+def nested_dictionaries(n: int) -> Program:
+    tree = {f"a{i}": {f"b{j}": {"x": torch.randn(4), "k": j} for j in range(10)}
+            for i in range(n // 10)}
+
+    def scale(tree: Any) -> Any:
+        return {key: scale(value) if isinstance(value, dict) else value * 2
+                for key, value in tree.items()}
+
+    return Program(scale, (tree,))
+
+
+@family
+def deep_dictionary(n: int) -> Program:
+    table: dict[str, Any] = {"x": torch.randn(4)}
+    for _ in range(n // 20):
+        table = {"x": torch.randn(4), "rest": table}
+
+    def add_all(table: dict[str, Any]) -> torch.Tensor:
+        total = table["x"]
+        while "rest" in table:
+            table = table["rest"]
+            total = total + table["x"]
+        return total
+
+    return Program(add_all, (table,))
+
+
+@family
+def closures(n: int) -> Program:
+    def scaled(k: float, inner: Callable[[torch.Tensor], torch.Tensor]
+               ) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: inner(x) * k
+
+    function: Callable[[torch.Tensor], torch.Tensor] = torch.sin
+    for i in range(n // 20):
+        function = scaled(i, function)
+    return Program(function, _rows(1))
 
 
 @family
@@ -426,6 +553,49 @@ def trained_layers(n: int) -> Program:
     layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
               for _ in range(depth)]
     return Program(torch.nn.Sequential(*layers), (torch.randn(4, 8),), trained=True)
+
+
+@family
+def one_layer(n: int) -> Program:
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
+
+    def repeat(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(n):
+            x = layer(x)
+        return x
+
+    return Program(repeat, (torch.randn(4, 8),))
+
+
+@family
+def trained_written_rows(n: int) -> Program:
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(n // 2, 16)
+        for i in range(n // 2):
+            out[i] = x * i
+        return out
+
+    return Program(fill, _rows(1, grad=True), trained=True)
+
+
+@family
+def trained_split(n: int) -> Program:
+    def pieces(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([piece.sin() for piece in x.split(1)][::-1])
+
+    return Program(pieces, (torch.randn(n // 2, 16, requires_grad=True),), trained=True)
+
+
+@family
+def trained_outputs(n: int) -> Program:
+    def scaled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(x * i for i in range(n // 2))
+
+    @weft.disable
+    def total(pieces: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return torch.stack(pieces)
+
+    return Program(lambda x: total(scaled(x)), _rows(1, grad=True), trained=True)
 
 
 @family

@@ -60,3 +60,20 @@ def test_moved_halves_were_converted_there_and_back(moved, dtype: torch.dtype) -
     assert torch.equal(result.view(torch.int16), moved(x, mask).view(torch.int16))
     assert all(b.dtype in ("i16", "bool") for k in artifact.kernels for b in k.buffers)
     check(moved, torch.randn(10, 60).to(dtype), mask, oracle=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("changed", [
+    lambda x, mask: -x, lambda x, mask: x.abs().roll(1, 0),
+    lambda x, mask: torch.where(mask, x, -x).copysign(x.flip(0)),
+    lambda x, mask: torch.where(mask, x.copysign(-1.0), 0.1),
+])
+def test_signs_of_halves_were_changed_in_float32(changed, dtype: torch.dtype) -> None:
+    x = torch.randn(10, 60).to(dtype)
+    x[0, :4] = torch.tensor([0.0, -0.0, float("inf"), float("-inf")])
+    mask = torch.rand(10, 60) > 0.5
+    call, artifact = compiled(changed, x, mask)
+    result = call([x, mask])
+    assert torch.equal(result.view(torch.int16), changed(x, mask).view(torch.int16))
+    assert all(b.dtype in ("i16", "bool") for k in artifact.kernels for b in k.buffers)
+    check(changed, x, mask, oracle=True)

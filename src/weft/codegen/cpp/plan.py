@@ -84,6 +84,11 @@ HEAVY: Final = {
 DEAR: Final = 8
 """The cost of an operator that is worth smaller vectors."""
 LEAST_LANES: Final = 4
+WIDENED: Final = frozenset(
+    {"shl", "shr", "floordiv", "truncdiv", "mod", "fmod", "pow", "divisor"})
+"""Operators that compute in 32 bits or more with smaller integers too (include/integer.h)."""
+MANY_VECTORS: Final = 8
+"""Vectors from which the rest of a row behind them hardly counts."""
 
 
 @final
@@ -239,7 +244,7 @@ def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:
     kernel = plan.kernel
     plan.segments = segments(kernel, vector)
     plan.settled = settled(plan.segments)
-    plan.lanes = _lanes(kernel, plan.varying - plan.settled, vector_bytes, plan.vector_inner)
+    plan.lanes = _lanes(kernel, plan.varying - plan.settled, vector_bytes, vector)
     plan.parts = _parts(plan, vector)
     if plan.step >= trips(vector.extent):
         smaller = _common_lanes(plan)
@@ -247,7 +252,7 @@ def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:
             plan.lanes, plan.parts = smaller, 1
             return
         plan.segments, plan.settled = [], frozenset()
-        plan.lanes = _lanes(kernel, plan.varying, vector_bytes, plan.vector_inner)
+        plan.lanes = _lanes(kernel, plan.varying, vector_bytes, vector)
         plan.parts = _parts(plan, vector)
 
 
@@ -315,7 +320,7 @@ def trips(extent: IntExpr) -> int:
 
 def _cost(kernel: Kernel, v: LoopVar, varying: frozenset[int], vector_bytes: int) -> float:
     """The estimated cost of one point of the whole domain if `v` is vectorised."""
-    lanes = _lanes(kernel, varying, vector_bytes, v in kernel.inner)
+    lanes = _lanes(kernel, varying, vector_bytes, v)
     inner_total = max(1, prod(trips(x.extent) for x in kernel.inner))
     extent = max(1, trips(v.extent))
     waste = -(-extent // lanes) * lanes / extent
@@ -382,21 +387,36 @@ def _node_weight(node: Node) -> float:
     return 1.0 if isinstance(node, Load) else 0.0
 
 
-def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int, inner: bool) -> int:
-    """The number of lanes with which the widest varying type fills a register; `inner`: they are
-    folded."""
-    widest = 4
+def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int, vector: LoopVar) -> int:
+    """The number of lanes with which the widest varying type fills a register; of types of less
+    than 32 bits (see `_least_bytes`) where the loop is long or whole vectors."""
+    widest = 1
     narrow = narrow_indices(kernel, varying)
     for node in kernel.nodes:
-        if node.id in varying and node.id not in narrow:
-            widest = max(widest, ITEM_SIZE[node.dtype])
+        if node.id in varying:
+            widest = max(widest, 4 if node.id in narrow else _bytes(node))
         if isinstance(node, Reduce):
             dtype = position_type(kernel, node) if node.kind.startswith("arg") else node.dtype
             widest = max(widest, ITEM_SIZE[dtype])
     # Stored values are widened even where all lanes have the same, unless lanes are folded.
-    wide = [s for s in kernel.stores if s.inner or not inner]
+    wide = [s for s in kernel.stores if s.inner or vector not in kernel.inner]
     widest = max([widest, *(ITEM_SIZE[store.value.dtype] for store in wide)])
-    return vector_bytes // widest
+    return vector_bytes // max(widest, _least_bytes(vector, vector_bytes // widest, vector_bytes))
+
+
+def _least_bytes(vector: LoopVar, lanes: int, vector_bytes: int) -> int:
+    """How wide lanes are at least: 32 bits where a row ends within a vector soon, since its rest
+    costs an instruction for each element, and with AVX-512, whose masks (include/vectors.h) have
+    32 bits."""
+    extent = vector.extent
+    is_long = isinstance(extent, int) and (extent >= MANY_VECTORS * lanes or extent % lanes == 0)
+    return 1 if is_long and vector_bytes <= 32 else 4
+
+
+def _bytes(node: Node) -> int:
+    """The size of a node's lanes while it is computed."""
+    widened = isinstance(node, Op) and node.name in WIDENED
+    return max(4 if widened else 1, ITEM_SIZE[node.dtype])
 
 
 def narrow_indices(kernel: Kernel, varying: frozenset[int]) -> frozenset[int]:

@@ -46,7 +46,7 @@ template <class F, int L> INLINE Part<int32_t, L> floored_quotient(Part<int32_t,
   UNROLL for (int i = 0; i < L; i += C) {
     const auto x = (convert<F, C>(load_part<int32_t, C>(r + i)) + F(0.5)) * reciprocal;
     const auto q = convert<int32_t, C>(x);
-    store_part<int32_t, C>(r + i, q + mask_part<C>(x < convert<F, C>(q)));
+    store_part<int32_t, C>(r + i, q + convert<int32_t, C>(x < convert<F, C>(q)));
   }
   return load_part<int32_t, L>(r);
 }
@@ -99,7 +99,7 @@ INLINE bool resolve(Indices<L * P>& to, Vec<T, L, P> from, int64_t size, Full) {
 #ifdef WEFT_AVX2
   else if constexpr (L == 4) return !__builtin_ia32_movmskpd256(bits<Part<double, 4>>(outside));
 #endif
-  else return !any_lane(Vec<bool, L, 1>{convert<int32_t, L>(outside >> 63)});
+  else return !any_lane(Vec<bool, L, 1>{convert<MaskLane<L>, L>(outside >> 63)});
 }
 
 }  // namespace weft

@@ -21,28 +21,43 @@ template <class T> INLINE T int_pow(T a, T b) {
   return r;
 }
 
-// Quotients of whole vectors through double, which is exact for integers of 52 bits: no processor divides vectors of
-// integers. Larger ones go lane by lane. By 0: anything.
+// Quotients of whole vectors through double, which is exact for integers of 52 bits, or through float, for 16 bits: no
+// processor divides vectors of integers. Larger ones go lane by lane. By 0: anything.
 template <class T, int L> INLINE Part<T, L> quotient_part(Part<T, L> a, Part<T, L> b) {
-  constexpr int C = L < 8 ? L : 8;
+  typedef typename Choice<(sizeof(T) < 4), float, double>::type F;
+  constexpr int most = sizeof(F) == 4 ? REGISTER_BYTES / 4 : 8, C = L < most ? L : most;
   T x[L], y[L], q[L];
   __builtin_memcpy(x, &a, sizeof(a));
   __builtin_memcpy(y, &b, sizeof(b));
   UNROLL for (int i = 0; i < L; i += C) {
-    auto d = convert<double, C>(load_part<T, C>(x + i)) / convert<double, C>(load_part<T, C>(y + i));
-    if constexpr (sizeof(T) < 4) store_part<T, C>(q + i, convert<T, C>(convert<int32_t, C>(d)));
-    else store_part<T, C>(q + i, convert<T, C>(d));
+    if constexpr (sizeof(T) < 4) {
+      const auto m = convert<int32_t, C>(load_part<T, C>(x + i)), n = convert<int32_t, C>(load_part<T, C>(y + i));
+      store_part<T, C>(q + i, convert<T, C>(convert<int32_t, C>(convert<F, C>(m) / convert<F, C>(n))));
+    } else store_part<T, C>(q + i, convert<T, C>(convert<F, C>(load_part<T, C>(x + i)) / convert<F, C>(load_part<T, C>(y + i))));
   }
   return load_part<T, L>(q);
 }
+#ifdef WEFT_AVX2
+// Integers of less than 51 bits and doubles: in the last bits of a double of 2^52 and a half (so that either sign fits).
+constexpr double INTEGERS = 6755399441055744.0;
+INLINE Part<double, 4> double_part(Part<int64_t, 4> x) {
+  return bits<Part<double, 4>>(x + bits<int64_t>(INTEGERS)) - INTEGERS;
+}
+template <> INLINE Part<int64_t, 4> quotient_part<int64_t, 4>(Part<int64_t, 4> a, Part<int64_t, 4> b) {
+  Part<double, 4> q = double_part(a) / double_part(b);
+  asm("vroundpd $11, %1, %0" : "=x"(q) : "x"(q));
+  return bits<Part<int64_t, 4>>(q + INTEGERS) - bits<int64_t>(INTEGERS);
+}
+#endif
 WEFT_TV INLINE bool fits_double(Vec<T, L, P> a) {
   if constexpr (sizeof(T) < 8) return true;
-#ifndef WEFT_AVX512
-  else return false;
-#else
-  const auto least = splat_lane<L, P, T>(-((T)1 << 52)), most = splat_lane<L, P, T>((T)1 << 52);
-  return !any_lane(or_(lt(a, least), gt(a, most)));
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
+  else if constexpr (REGISTER_BYTES == 64 || L == 4) {
+    constexpr T limit = (T)1 << (REGISTER_BYTES == 64 ? 52 : 50);
+    return !any_lane(or_(lt(a, splat_lane<L, P, T>(-limit)), gt(a, splat_lane<L, P, T>(limit))));
+  }
 #endif
+  else return false;
 }
 WEFT_TV INLINE Vec<T, L, P> int_quotient(Vec<T, L, P> a, Vec<T, L, P> b) {
   const auto zero = splat_lane<L, P, T>(0);
@@ -132,11 +147,24 @@ WEFT_TV INLINE Vec<bool, L, P> signbit(Vec<T, L, P> a) {
 }
 WEFT_TV INLINE Vec<bool, L, P> isinf(Vec<T, L, P> a) { return eq(abs(a), splat_lane<L, P, T>(T(__builtin_inf()))); }
 
-// Shifts by less than nothing or by all bits give 0, or all sign bits. Narrow types in 32 bits: those have instructions.
+// Shifts by less than nothing or by all bits give 0, or all sign bits, as the instructions of AVX2 do. Narrow types in 32
+// bits: those have instructions.
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
+template <class V> constexpr bool has_shifts = sizeof(V) >= 16 && sizeof(V) <= REGISTER_BYTES;
+#else
+template <class V> constexpr bool has_shifts = false;
+#endif
+#define WEFT_SHIFT(INSTRUCTION) asm(INSTRUCTION " %2, %1, %0" : "=v"(x) : "v"(x), "v"(n))
 WEFT_TV INLINE Vec<T, L, P> shl(Vec<T, L, P> a, Vec<T, L, P> b) {
   typedef typename IntOf<sizeof(T) < 4 ? 4 : sizeof(T)>::type I;
   PARTS {
     auto x = convert<I, L>(a.p[k]), n = convert<I, L>(b.p[k]);
+    if constexpr (has_shifts<decltype(x)>) {
+      if constexpr (sizeof(I) == 4) WEFT_SHIFT("vpsllvd");
+      else WEFT_SHIFT("vpsllvq");
+      a.p[k] = convert<T, L>(x);
+      continue;
+    }
     auto outside = (n < 0) | (n >= (I)(8 * sizeof(T)));
     a.p[k] = convert<T, L>(outside ? x - x : x << (outside ? n - n : n));
   }
@@ -146,6 +174,11 @@ WEFT_TV INLINE Vec<T, L, P> shr(Vec<T, L, P> a, Vec<T, L, P> b) {
   typedef typename IntOf<sizeof(T) < 4 ? 4 : sizeof(T)>::type I;
   PARTS {
     auto x = convert<I, L>(a.p[k]), n = convert<I, L>(b.p[k]);
+    if constexpr (has_shifts<decltype(x)> && sizeof(I) == 4) {
+      WEFT_SHIFT("vpsravd");
+      a.p[k] = convert<T, L>(x);
+      continue;
+    }
     auto outside = (n < 0) | (n >= (I)(8 * sizeof(T)));
     a.p[k] = convert<T, L>(x >> (outside ? n - n + (I)(8 * sizeof(I) - 1) : n));
   }

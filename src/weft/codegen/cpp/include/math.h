@@ -38,11 +38,25 @@ template <class T> constexpr T type_of(float a, double b) {
 WEFT_TV INLINE Vec<T, L, P> every_second(Vec<T, L, P> z, Lane<T> c0) { return all(z, c0); }
 WEFT_TV INLINE Vec<T, L, P> every_second(Vec<T, L, P> z, Lane<T> c0, Lane<T>) { return all(z, c0); }
 WEFT_SERIES every_second(Vec<T, L, P> z, Lane<T> c0, Lane<T>, C... c) { return fma(z, every_second(z, c...), c0); }
-// c0 + c1 x + c2 x^2 + ...: long ones in two chains, half as long each. Of what waits for its operands a processor
+// c0 + c1 x + c2 x^2 + ...: long ones in two chains, half as long each (very long ones in four). Of what waits for its operands a processor
 // holds some 100 instructions.
 WEFT_TV INLINE Vec<T, L, P> poly(Vec<T, L, P> x, Lane<T> c0) { return all(x, c0); }
+// c0 + c4 z + c8 z^2 + ...
+WEFT_TV INLINE Vec<T, L, P> every_fourth(Vec<T, L, P> z, Lane<T> c0) { return all(z, c0); }
+WEFT_TV INLINE Vec<T, L, P> every_fourth(Vec<T, L, P> z, Lane<T> c0, Lane<T>) { return all(z, c0); }
+WEFT_TV INLINE Vec<T, L, P> every_fourth(Vec<T, L, P> z, Lane<T> c0, Lane<T>, Lane<T>) { return all(z, c0); }
+WEFT_TV INLINE Vec<T, L, P> every_fourth(Vec<T, L, P> z, Lane<T> c0, Lane<T>, Lane<T>, Lane<T>) { return all(z, c0); }
+WEFT_SERIES every_fourth(Vec<T, L, P> z, Lane<T> c0, Lane<T>, Lane<T>, Lane<T>, C... c) {
+  return fma(z, every_fourth(z, c...), c0);
+}
+WEFT_SERIES in_four(Vec<T, L, P> x, Lane<T> c0, Lane<T> c1, Lane<T> c2, C... c) {
+  const auto square = x * x, z = square * square;
+  const auto high = fma(x, every_fourth(z, c...), every_fourth(z, c2, c...));
+  return fma(square, high, fma(x, every_fourth(z, c1, c2, c...), every_fourth(z, c0, c1, c2, c...)));
+}
 WEFT_SERIES poly(Vec<T, L, P> x, Lane<T> c0, C... c) {
   if constexpr (sizeof...(c) < 7) return fma(x, poly(x, c...), c0);
+  else if constexpr (sizeof...(c) > 16) return in_four(x, c0, c...);
   else return fma(x, every_second(x * x, c...), every_second(x * x, c0, c...));
 }
 

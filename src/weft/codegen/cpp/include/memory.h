@@ -76,8 +76,8 @@ template <class T> struct Memory {
 };
 template <> struct Memory<bool> {
   typedef uint8_t Word;
-  template <int L> static INLINE Part<int32_t, L> decode(Part<uint8_t, L> x) { return -convert<int32_t, L>(x); }
-  template <int L> static INLINE Part<uint8_t, L> encode(Part<int32_t, L> x) { return convert<uint8_t, L>(-x); }
+  template <int L> static INLINE Mask<L> decode(Part<uint8_t, L> x) { return -convert<MaskLane<L>, L>(x); }
+  template <int L> static INLINE Part<uint8_t, L> encode(Mask<L> x) { return convert<uint8_t, L>(-x); }
 };
 template <> struct Memory<bfloat16> {
   typedef uint16_t Word;
@@ -93,11 +93,21 @@ template <> struct Memory<bfloat16> {
       return convert<uint16_t, L>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
     }
 #endif
+    return convert<uint16_t, L>(rounded<L>(x));
+  }
+  template <int L> static INLINE Part<uint32_t, L> rounded(Part<float, L> x) {
     auto u = bits<Part<uint32_t, L>>(x);
     auto rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
     auto nan = (u >> 16) | 0x40;  // the carry of rounding could turn a NaN into infinity
-    return convert<uint16_t, L>(x == x ? rounded : nan);
+    return x == x ? rounded : nan;
   }
+#ifdef WEFT_AVX2
+  static INLINE Part<uint16_t, 16> encode_two(Part<float, 8> x, Part<float, 8> y) {
+    Part<int64_t, 4> r;  // of each half of x, then of y
+    asm("vpackusdw %2, %1, %0" : "=x"(r) : "x"(rounded<8>(x)), "x"(rounded<8>(y)));
+    return bits<Part<uint16_t, 16>>(shuffle(r, r, Part<int64_t, 4>{0, 2, 1, 3}));
+  }
+#endif
 };
 
 template <class T> using Word = typename Memory<T>::Word;
@@ -122,6 +132,13 @@ template <class T> INLINE Scalar<Compute<T>> load1(const T* p) {
 }
 
 template <class T, int L, int P> INLINE void store(T* p, Vec<Compute<T>, L, P> x, Full) {
+#ifdef WEFT_AVX2
+  if constexpr (same<T, bfloat16> && L == 8 && P % 2 == 0) {  // two parts fill a register
+    UNROLL for (int k = 0; k < P; k += 2)
+      store_part<uint16_t, 16>((uint16_t*)p + k * L, Memory<T>::encode_two(x.p[k], x.p[k + 1]));
+    return;
+  }
+#endif
   PARTS store_part<Word<T>, L>((Word<T>*)p + k * L, Memory<T>::template encode<L>(x.p[k]));
 }
 template <class T, int L, int P> INLINE void store(T* p, Vec<Compute<T>, L, P> x, int n) {
@@ -178,7 +195,7 @@ template <class T, class I, int L> constexpr bool has_gather =
     false;
 #endif
 #if defined(WEFT_AVX512) || defined(WEFT_AVX2)
-template <class T, class I, int L> INLINE Part<T, L> gather_part(const T* p, Part<I, L> at, Part<int32_t, L> mask, Part<T, L> x) {
+template <class T, class I, int L> INLINE Part<T, L> gather_part(const T* p, Part<I, L> at, Mask<L> mask, Part<T, L> x) {
   typedef T Aliasing __attribute__((may_alias));
 #ifdef WEFT_AVX512
   typename IntOf<L / 8>::utype m;
@@ -199,7 +216,7 @@ template <class T, class I, int L> INLINE Part<T, L> gather_part(const T* p, Par
 }
 #endif
 #ifdef WEFT_AVX512
-template <class T, class I, int L> INLINE Part<T, L> gather_small_part(const T* p, Part<I, L> at, Part<int32_t, L> mask) {
+template <class T, class I, int L> INLINE Part<T, L> gather_small_part(const T* p, Part<I, L> at, Mask<L> mask) {
   constexpr int each = 4 / sizeof(T), shift = sizeof(T) == 1 ? 2 : 1;  // elements of a word
   const auto address = (uint64_t)p;
   at += (I)(address / sizeof(T) % each);

@@ -21,8 +21,10 @@ template <class T> constexpr T greatest() {
 
 // The lanes of one part: halves are combined until a register of 16 bytes is left, then its lanes with those behind them.
 template <class R, class T, int L> INLINE Scalar<T> fold_part(Vec<T, L, 1> x) {
-  constexpr int bytes = sizeof(Lane<T>) * L;
-  if constexpr (bytes > 16) {
+  constexpr int bytes = sizeof(x);
+  if constexpr (same<T, bool>) {  // any or all
+    return scalar<bool>(R::template identity<T>() == 0 ? any_lane(x) : !any_lane(not_(x)));
+  } else if constexpr (bytes > 16) {
     Vec<T, L / 2, 1> low, high;
     __builtin_memcpy(&low, &x, bytes / 2);
     __builtin_memcpy(&high, (const char*)&x + bytes / 2, bytes / 2);
@@ -98,8 +100,6 @@ template <class T, class I, int L, int P> struct Best {
   Vec<T, L, P> value;
   Vec<I, L, P> position;
 };
-template <bool First, class A, class B> struct Choice { typedef A type; };
-template <class A, class B> struct Choice<false, A, B> { typedef B type; };
 template <bool Greatest> struct Arg {
   template <class T, class I, int L, int P> static INLINE Best<T, I, L, P> begin() {
     typedef Lane<T> E;

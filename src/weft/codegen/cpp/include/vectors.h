@@ -3,7 +3,8 @@
 // A value is Vec<T, L, P>: P parts of L lanes each. All vectors of one kernel have the same L and P, so that
 // part k of every operand holds the same points whatever its element type; L is chosen so that the widest type
 // of the kernel fills one machine register. P > 1 gives independent chains to hide latency. Values which do
-// not vary along the vectorised loop are scalars: Vec<T, 1, 1>. A bool is a mask: an int32 that is 0 or -1.
+// not vary along the vectorised loop are scalars: Vec<T, 1, 1>. A bool is a mask: an integer that is 0 or -1, as wide as
+// the kernel's widest type (with AVX-512, and in scalars: an int32).
 #pragma once
 
 typedef signed char int8_t;
@@ -44,7 +45,7 @@ struct Full {};  // all lanes are inside the loop
 
 template <class T> struct LaneOf { typedef T type; };  // what a lane of compute type T is
 template <> struct LaneOf<bool> { typedef int32_t type; };
-template <class T> using Lane = typename LaneOf<T>::type;
+template <class T> using Lane = typename LaneOf<T>::type;  // of a scalar
 
 template <class T> struct ComputeOf { typedef T type; };  // what a value of memory type T becomes
 template <> struct ComputeOf<half> { typedef float type; };
@@ -55,11 +56,6 @@ template <class T, int L> struct PartOf { typedef T type __attribute__((vector_s
 template <class T> struct PartOf<T, 1> { typedef T type; };
 template <class T, int L> using Part = typename PartOf<T, L>::type;
 
-template <class T, int L, int P> struct Vec {
-  Part<Lane<T>, L> p[P];
-};
-template <class T> using Scalar = Vec<T, 1, 1>;
-
 template <int Size> struct IntOf;
 template <> struct IntOf<1> { typedef int8_t type; typedef uint8_t utype; };
 template <> struct IntOf<2> { typedef int16_t type; typedef uint16_t utype; };
@@ -68,6 +64,23 @@ template <> struct IntOf<8> { typedef int64_t type; typedef uint64_t utype; };
 template <class T> using IntLike = typename IntOf<sizeof(T)>::type;
 template <class T> using UIntLike = typename IntOf<sizeof(T)>::utype;
 
+#ifdef WEFT_AVX512
+template <int L> using MaskLane = int32_t;
+#else
+template <int L> using MaskLane =
+    typename IntOf<(L == 1 ? 4 : REGISTER_BYTES / L < 1 ? 1 : REGISTER_BYTES / L > 8 ? 8 : REGISTER_BYTES / L)>::type;
+#endif
+template <int L> using Mask = Part<MaskLane<L>, L>;
+template <class T, int L> struct LaneAmong { typedef T type; };  // one lane of L
+template <int L> struct LaneAmong<bool, L> { typedef MaskLane<L> type; };
+
+template <class T, int L, int P> struct Vec {
+  Part<typename LaneAmong<T, L>::type, L> p[P];
+};
+template <class T> using Scalar = Vec<T, 1, 1>;
+
+template <bool First, class A, class B> struct Choice { typedef A type; };
+template <class A, class B> struct Choice<false, A, B> { typedef B type; };
 template <class T> struct Bare { typedef T type; };
 template <class T> struct Bare<T&> { typedef T type; };
 template <class A, class B> constexpr bool same = false;
@@ -77,6 +90,18 @@ template <class T> constexpr bool is_float = same<T, float> || same<T, double>;
 template <class To, class From> INLINE To bits(From x) {
   static_assert(sizeof(To) == sizeof(From), "bits: sizes differ");
   return __builtin_bit_cast(To, x);
+}
+
+// Lane i is x[at[i]], or y[at[i] - N] from N on.
+template <class V, class I> INLINE V shuffle(V x, V y, I at) {
+#ifdef __clang__
+  V r;
+  constexpr int N = sizeof(V) / sizeof(x[0]);
+  UNROLL for (int i = 0; i < N; ++i) r[i] = at[i] < N ? x[at[i]] : y[at[i] - N];
+  return r;
+#else
+  return __builtin_shuffle(x, y, at);
+#endif
 }
 
 // Value conversion of one part. Instructions are named where GCC takes each lane, or each half, by itself.
@@ -112,6 +137,15 @@ template <class To, class E, int L> INLINE Part<To, L> narrow(Part<E, L> x) {
   WEFT_NARROW(4, 1, "db") WEFT_NARROW(2, 1, "wb") static_assert(sizeof(E) > sizeof(To));
   return from_register<Part<To, L>>(r);
 }
+// Four integers of 8 bytes: the lower halves of their lanes.
+template <class To, class E> INLINE Part<To, 4> narrow(Part<E, 4> x) {
+  typedef Part<int32_t, 8> Words;
+  const Words words = shuffle(bits<Words>(x), bits<Words>(x), Words{0, 2, 4, 6, 0, 2, 4, 6});
+  Part<int32_t, 4> r;
+  __builtin_memcpy(&r, &words, sizeof(r));
+  if constexpr (sizeof(To) == 4) return bits<Part<To, 4>>(r);
+  else return convert<To, 4>(r);
+}
 template <class To, class E, int L> INLINE Part<To, L> to_eight_bytes(Part<E, L> x) {
   Part<To, L> r;
   WEFT_CONVERT((same<E, float> && same<To, double>), "vcvtps2pd")
@@ -130,26 +164,16 @@ template <class To, int L, class From> INLINE Part<To, L> convert(From x) {
       else return __builtin_convertvector(x, Part<To, L>);
     } else if constexpr (can_widen<from, to>) return widen<To, E, L>(x);
     else if constexpr (can_narrow<from, to>) return narrow<To, E, L>(x);
+    else if constexpr (REGISTER_BYTES == 32 && from == 32 && sizeof(E) == 8 && to <= 16) return narrow<To, E>(x);
     else if constexpr (from >= 4 * to) return convert<To, L>(convert<typename IntOf<sizeof(E) / 2>::type, L>(x));
     else return __builtin_convertvector(x, Part<To, L>);
   }
 }
 
-// Lane i is x[at[i]], or y[at[i] - N] from N on.
-template <class V, class I> INLINE V shuffle(V x, V y, I at) {
-#ifdef __clang__
-  V r;
-  constexpr int N = sizeof(V) / sizeof(x[0]);
-  UNROLL for (int i = 0; i < N; ++i) r[i] = at[i] < N ? x[at[i]] : y[at[i] - N];
-  return r;
-#else
-  return __builtin_shuffle(x, y, at);
-#endif
-}
-
 template <int L, int P, class T> INLINE Vec<T, L, P> splat_lane(Lane<T> x) {
   Vec<T, L, P> r;
-  PARTS r.p[k] = x - Part<Lane<T>, L>{};  // x - 0 keeps the sign of zero and NaN
+  typedef typename LaneAmong<T, L>::type E;
+  PARTS r.p[k] = (E)x - Part<E, L>{};  // x - 0 keeps the sign of zero and NaN
   return r;
 }
 template <int L, int P, class T> INLINE Vec<T, L, P> splat(Scalar<T> x) {
@@ -181,7 +205,7 @@ template <class T, int L, int P> INLINE Lane<T> lane(const Vec<T, L, P>& x, int 
 // A vector from a function of the lane number.
 template <class T, int L, int P, class F> INLINE Vec<T, L, P> make(F f) {
   Vec<T, L, P> r;
-  Lane<T> t[L * P];
+  typename LaneAmong<T, L>::type t[L * P];
   UNROLL for (int i = 0; i < L * P; ++i) t[i] = f(i);
   __builtin_memcpy(&r, t, sizeof(r));
   return r;
@@ -202,14 +226,14 @@ template <int L, int P, class T> INLINE Vec<T, L, P> steps(Scalar<T> start, int6
 
 // Lane by lane: for operators that have no vector form.
 template <class T, int L, int P, class F> INLINE Vec<T, L, P> map(F f, Vec<T, L, P> a) {
-  Lane<T> t[L * P];
+  typename LaneAmong<T, L>::type t[L * P];
   __builtin_memcpy(t, &a, sizeof(a));
   for (int i = 0; i < L * P; ++i) t[i] = f(t[i]);
   __builtin_memcpy(&a, t, sizeof(a));
   return a;
 }
 template <class T, int L, int P, class F> INLINE Vec<T, L, P> map(F f, Vec<T, L, P> a, Vec<T, L, P> b) {
-  Lane<T> t[L * P], u[L * P];
+  typename LaneAmong<T, L>::type t[L * P], u[L * P];
   __builtin_memcpy(t, &a, sizeof(a));
   __builtin_memcpy(u, &b, sizeof(b));
   for (int i = 0; i < L * P; ++i) t[i] = f(t[i], u[i]);
@@ -220,15 +244,19 @@ template <class T, int L, int P, class F> INLINE Vec<T, L, P> map(F f, Vec<T, L,
 // ---- masks and choice ---------------------------------------------------------------------------
 
 // The mask of a comparison's native result (a bool, or integers as wide as the operands).
-template <int L, class C> INLINE Part<int32_t, L> mask_part(C c) {
+template <int L, class C> INLINE Mask<L> mask_part(C c) {
   if constexpr (L == 1) return -(int32_t)c;
-  else return __builtin_convertvector(c, Part<int32_t, L>);
+#ifdef WEFT_AVX512
+  else return __builtin_convertvector(c, Mask<L>);
+#else
+  else return convert<MaskLane<L>, L>(c);
+#endif
 }
 // A mask as wide as T.
-template <class T, int L> INLINE Part<IntLike<T>, L> wide_mask(Part<int32_t, L> m) {
+template <class T, int L> INLINE Part<IntLike<T>, L> wide_mask(Mask<L> m) {
   return convert<IntLike<T>, L>(m);
 }
-template <class T, int L> INLINE Part<T, L> select_part(Part<int32_t, L> m, Part<T, L> a, Part<T, L> b) {
+template <class T, int L> INLINE Part<T, L> select_part(Mask<L> m, Part<T, L> a, Part<T, L> b) {
   if constexpr (L == 1) return m ? a : b;
 #ifdef WEFT_AVX512
   else if constexpr (sizeof(T) == 8 && L >= 4) {  // GCC converts such masks by many instructions
@@ -243,15 +271,17 @@ template <class T, int L> INLINE Part<T, L> select_part(Part<int32_t, L> m, Part
 template <class T, int L, int P>
 INLINE Vec<T, L, P> where(Vec<bool, L, P> m, Vec<T, L, P> a, Vec<T, L, P> b) {
   Vec<T, L, P> r;
-  PARTS r.p[k] = select_part<Lane<T>, L>(m.p[k], a.p[k], b.p[k]);
+  PARTS r.p[k] = select_part<typename LaneAmong<T, L>::type, L>(m.p[k], a.p[k], b.p[k]);
   return r;
 }
 // Lanes that are inside, of a tail of n points.
 template <int L, int P> INLINE Vec<bool, L, P> inside(int n) {
   Vec<bool, L, P> r;
   PARTS {
-    const Part<int32_t, L> lanes = iota<int32_t, L, 1>().p[0];
-    r.p[k] = mask_part<L>(lanes < n - k * L);
+    const int m = n - k * L;
+    const MaskLane<L> count = m < 0 ? 0 : m > L ? L : m;
+    if constexpr (L == 1) r.p[k] = -(int32_t)(count > 0);
+    else r.p[k] = iota<MaskLane<L>, L, 1>().p[0] < count - Mask<L>{};
   }
   return r;
 }
@@ -262,7 +292,7 @@ template <class T, int L, int P> INLINE Vec<T, L, P> keep(Vec<T, L, P> x, Vec<T,
 template <int L, int P> INLINE bool any_lane(Vec<bool, L, P> m) {
   if constexpr (L == 1) return m.p[0] != 0;
   else {
-    Part<int32_t, L> joined = m.p[0];
+    Mask<L> joined = m.p[0];
     UNROLL for (int k = 1; k < P; ++k) joined |= m.p[k];
 #if defined(WEFT_AVX512) || defined(WEFT_AVX2)
     if constexpr (sizeof(joined) >= 16) {
@@ -277,9 +307,10 @@ template <int L, int P> INLINE bool any_lane(Vec<bool, L, P> m) {
       return found;
     }
 #endif
-    int64_t words[(L + 1) / 2] = {}, r = 0;
+    constexpr int count = (sizeof(joined) + 7) / 8;
+    int64_t words[count] = {}, r = 0;
     __builtin_memcpy(words, &joined, sizeof(joined));
-    UNROLL for (int i = 0; i < (L + 1) / 2; ++i) r |= words[i];
+    UNROLL for (int i = 0; i < count; ++i) r |= words[i];
     return r != 0;
   }
 }
@@ -315,10 +346,12 @@ WEFT_COMPARE(lt, x < y)
 WEFT_COMPARE(le, x <= y)
 // A true bool is -1: the order of masks is the opposite of the order of their lanes.
 template <int L, int P> INLINE Vec<bool, L, P> lt(Vec<bool, L, P> a, Vec<bool, L, P> b) {
-  return lt<int32_t, L, P>(bits<Vec<int32_t, L, P>>(b), bits<Vec<int32_t, L, P>>(a));
+  typedef Vec<MaskLane<L>, L, P> I;
+  return lt(bits<I>(b), bits<I>(a));
 }
 template <int L, int P> INLINE Vec<bool, L, P> le(Vec<bool, L, P> a, Vec<bool, L, P> b) {
-  return le<int32_t, L, P>(bits<Vec<int32_t, L, P>>(b), bits<Vec<int32_t, L, P>>(a));
+  typedef Vec<MaskLane<L>, L, P> I;
+  return le(bits<I>(b), bits<I>(a));
 }
 template <class V> INLINE auto gt(V a, V b) { return lt(b, a); }
 template <class V> INLINE auto ge(V a, V b) { return le(b, a); }
@@ -451,6 +484,9 @@ template <class To, class From, int L, int P> INLINE Vec<To, L, P> cast(Vec<From
   if constexpr (same<To, From>) return a;
   else if constexpr (same<To, bool>) {
     PARTS r.p[k] = mask_part<L>(a.p[k] != 0);
+  } else if constexpr (same<From, bool> && is_float<To> && L > 1) {
+    typedef IntLike<To> I;
+    PARTS r.p[k] = bits<Part<To, L>>(wide_mask<To, L>(a.p[k]) & (bits<I>(To(1)) - Part<I, L>{}));
   } else if constexpr (same<From, bool>) {
     PARTS r.p[k] = convert<To, L>(-a.p[k]);
   } else if constexpr (is_float<From> && sizeof(To) < 4) {  // through int32: that has instructions
