@@ -498,7 +498,8 @@ def test_threads_and_queues_break_at_the_program_s_own_calls():
 def test_profilers_break_at_the_program_s_own_statements():
     """They are made, entered and left; each of their own C calls was a break."""
     def f(x):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        cpu = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=cpu, acc_events=True):  # else 2.11 warns
             y = x.sin()
         return y + 1
 

@@ -169,7 +169,7 @@ def test_methods_of_classes_are_not_bound() -> None:
         def wrapper() -> None:
             """A docstring."""
 
-        functools.update_wrapper(wrapper, type)
+        functools.update_wrapper(wrapper, type, ("__module__", "__name__", "__qualname__"))
         return x + 1, wrapper.__name__, type.__dict__["__dir__"].__name__
 
     weft.reset()

@@ -38,6 +38,7 @@ def compiled_dynamic(
             strides.append(strides[-1] * n)
         fake = fakes.fake(tensor, sizes=tuple(sizes), strides=tuple(strides[::-1][: len(sizes)]))
         node.meta["example_value"] = fake
+    _note_dispatcher(gm, fakes, function, [node.meta["example_value"] for node in placeholders])
     artifacts: list[Artifact] = []
 
     def compiler(graph: GraphModule) -> Artifact:
@@ -47,3 +48,12 @@ def compiled_dynamic(
     with interpreted() if oracle else nullcontext():
         call = compile_aot(gm, inputs, compiler, lowered=LOWERINGS.__contains__)
     return call, artifacts[0]
+
+
+def _note_dispatcher(
+    gm: GraphModule, fakes: FakeContext, function: Callable[..., Any], inputs: list[Any]
+) -> None:
+    """Say in the graph, as capture does, whether the call needs PyTorch's Python dispatcher."""
+    if fakes.mode.run(function, inputs, {})[1]:
+        call = next(node for node in gm.graph.nodes if node.op == "call_function")
+        call.meta["python_dispatcher"] = True

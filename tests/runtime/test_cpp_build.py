@@ -31,6 +31,7 @@ def double_kernel(name: str = "double", buffer: str = "x") -> Kernel:
 
 def test_missing_compiler_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
     cpp_build._toolchain.cache_clear()
     try:
         with pytest.raises(CompilerNotFound, match=r"install g\+\+"):

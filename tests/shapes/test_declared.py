@@ -278,3 +278,14 @@ def test_marks_of_torch_dynamo_count() -> None:
         for (x,) in calls:
             mark(x, 0)
         assert graphs(lambda x: x + 1, calls) == expected
+
+
+def test_sizes_that_torch_lets_change_and_that_were_equal_by_chance_made_variants() -> None:
+    """PyTorch 2.11 marks the parts of nested tensors so."""
+    import torch._dynamo as dynamo
+
+    calls = [(torch.ones(n), torch.ones(m)) for n, m in ((4, 4), (5, 6), (8, 3))]
+    for call in calls:
+        for x in call:
+            dynamo.maybe_mark_dynamic(x, 0)
+    assert graphs(lambda x, y: (x + 1, y * 2), calls) == 1

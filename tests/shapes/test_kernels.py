@@ -260,7 +260,7 @@ WITH_NUMBERS: dict[str, Callable[[torch.Tensor, torch.Tensor, float], Any]] = {
     "of a size": lambda x, y, t: x * (t / y.shape[-1] ** 0.5),
     "layer norm": lambda x, y, t: F.layer_norm(x, (4,), eps=abs(t)).relu(),
     "group norm": lambda x, y, t: F.group_norm(x, 2, y[0], eps=abs(t)) * y,
-    "batch norm": lambda x, y, t: F.batch_norm(x, x[0], y[0], eps=abs(t)) + y,
+    "batch norm": lambda x, y, t: F.batch_norm(x, x[0], y[0], eps=abs(t) + 1e-5) + y,
 }
 
 

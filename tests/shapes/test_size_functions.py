@@ -89,6 +89,12 @@ TRAINED: dict[str, Program] = {
     "diagonal blocks": lambda x: torch.block_diag(x, x[:2]),
     "shrunk values": lambda x: F.hardshrink(x, 0.3) + F.softshrink(x),
     "margins": lambda x: F.multi_margin_loss(x, torch.arange(len(x))),
+    "largest of windows": lambda x: (
+        F.max_pool1d(x, 3, 2, 1), F.max_pool2d(x[None], 2, (1, 2)),
+        F.max_pool3d(x[None, None], 1, 2)),
+    "averages of windows": lambda x: (
+        F.avg_pool1d(x, 3, 2, 1), F.avg_pool2d(x[None], 3, 2, 1, count_include_pad=False),
+        F.avg_pool3d(x[None, None], 1, 2)),
 }  # fmt: skip
 
 

@@ -36,9 +36,10 @@ _MOST_TESTED: Final = 6
 class DimensionRange:
     """A symbolic dimension: its limits, and the sizes seen at the last two captures.
 
-    Dimensions with the same history share a symbol: they changed together. `marked`: it is an error
-    if the program fixes it; `dim`: the user's name for it; `unbacked`: its size in the current call
-    must not decide anything.
+    Dimensions with the same history share a symbol: they changed together. `alone`: this one does
+    not, it may have the size of another by chance. `marked`: it is an error if the program fixes
+    it; `dim`: the user's name for it; `unbacked`: its size in the current call must not decide
+    anything.
     """
 
     history: tuple[int, ...]
@@ -47,6 +48,7 @@ class DimensionRange:
     marked: bool = False
     dim: Dim | None = None
     unbacked: bool = False
+    alone: bool = False
 
 
 @final
@@ -178,4 +180,5 @@ def _marked(history: tuple[int, ...], mark: DimRange) -> DimensionRange:
     if mark.unbacked:
         return DimensionRange(history, mark.min, hi, unbacked=True)
     lo = mark.min if mark.min > 2 else None
-    return DimensionRange(history, lo, hi, marked=mark.strict, dim=mark.dim)
+    is_guess = not mark.strict and len(history) == 1  # PyTorch marks nested tensors' parts so
+    return DimensionRange(history, lo, hi, marked=mark.strict, dim=mark.dim, alone=is_guess)

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import torch
 
-import weft.shapes.fakes.view_rules  # noqa: F401  registers its formulas
+import weft.shapes.fakes.pooling_rules
+import weft.shapes.fakes.view_rules  # noqa: F401  both register their formulas
 from weft._torch import (
     FakeTensor,
     FakeTensorMode,

@@ -97,7 +97,7 @@ def same(a: IntExpr, b: IntExpr) -> bool:
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
-def _all_same(left: Sizes, right: Sizes) -> bool:
+def all_same(left: Sizes, right: Sizes) -> bool:
     return len(left) == len(right) and all(map(same, left, right))
 
 
@@ -209,15 +209,15 @@ def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
 def _iterated_layout(sizes: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
     """The strides of an elementwise result of operands with these sizes and strides."""
     first = operands[0][1]
-    alike = all(_all_same(shape, sizes) for shape, _ in operands)
+    alike = all(all_same(shape, sizes) for shape, _ in operands)
     if alike and all(_is_row_major(*operand) for operand in operands):
         return row_major(sizes)
-    if not alike and all(_all_same(strides, row_major(shape)) for shape, strides in operands):
+    if not alike and all(all_same(strides, row_major(shape)) for shape, strides in operands):
         return row_major(sizes)
     # Which operands are dense depends on which sizes are 1.
     require(all(same(n, 1) or at_least(n, 2) for n in sizes))
-    if alike and _is_dense(sizes, first) and all(_all_same(t, first) for _, t in operands):
-        require(len(sizes) < 4 or 1 not in sizes or _all_same(first, channels_last(sizes)))
+    if alike and _is_dense(sizes, first) and all(all_same(t, first) for _, t in operands):
+        require(len(sizes) < 4 or 1 not in sizes or all_same(first, channels_last(sizes)))
         return first
     return _nested(sizes, [_broadcast_strides(sizes, *operand) for operand in operands])
 
@@ -422,7 +422,7 @@ def _matrix(tensor: Any, rank: int) -> Sizes:
 def _product(a: Any, b: Any, batch: int) -> list[Result]:
     left, right = _matrix(a, 2 + batch), _matrix(b, 2 + batch)
     require(a.dtype == b.dtype and same(left[-1], right[-2]))
-    require(_all_same(left[:batch], right[:batch]))
+    require(all_same(left[:batch], right[:batch]))
     sizes = (*left[:-1], right[-1])
     return [Result(sizes, row_major(sizes), a.dtype, _tensors((a, b))[0].fake_device)]
 
@@ -441,7 +441,7 @@ def _addmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     require(len(args) == 3)
     (result,) = _product(args[1], args[2], 0)
     require(args[0].dtype == result.dtype and args[0].fake_device == result.device)
-    require(_all_same(_broadcast([sizes_of(args[0]), result.sizes]), result.sizes))
+    require(all_same(_broadcast([sizes_of(args[0]), result.sizes]), result.sizes))
     return [result]
 
 
@@ -465,17 +465,17 @@ def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]
     rank = len(sizes) - 2
     require(all(type(n) is int for numbers in (*window, extra) for n in numbers))
     require(rank >= 1 and len(kernel) == rank + 2 and nonempty(kernel))
-    require(all(_all_same(strides_of(t), row_major(sizes_of(t))) for t in (x, weight)))
+    require(all(all_same(strides_of(t), row_major(sizes_of(t))) for t in (x, weight)))
     channels = kernel[0] if transposed else kernel[1] * groups
     require(same(sizes[1], channels) or guarded(eq(sizes[1], channels)))
     channels = kernel[1] * groups if transposed else kernel[0]
-    pixels = _windows(sizes[2:], kernel[2:], window, extra if transposed else None)
+    pixels = windows(sizes[2:], kernel[2:], window, extra if transposed else None)
     result = (sizes[0], channels, *pixels)
     require(all(guarded(ge(n, 1)) for n in (*sizes, *result)))
     return [Result(result, row_major(result), x.dtype, x.fake_device)]
 
 
-def _windows(
+def windows(
     sizes: Sizes, kernel: Sizes, window: Sequence[Sequence[int]], extra: Sequence[int] | None = None
 ) -> Sizes:
     """The places of a window, given by steps, paddings and dilations. With ``extra`` sizes, the
@@ -491,30 +491,12 @@ def _windows(
     return tuple(result)
 
 
-def _max_pool(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(x, kernel, steps, paddings, dilations)` of a row-major image: the maxima, their places."""
-    require(2 <= len(args) <= 5 and not kwargs)
-    x, kernel, *given = args
-    defaults: list[Sequence[int]] = [[], [0], [1]]
-    window = [*given, *defaults[len(given):]]
-    steps, paddings, dilations = window
-    require(all(type(n) is int for n in (*kernel, *steps, *paddings, *dilations)))
-    sizes = sizes_of(x)
-    require(len(sizes) == 4 and _all_same(strides_of(x), row_major(sizes)))
-    require(2 * max(paddings) <= min(kernel))
-    places = _windows(sizes[2:], tuple(kernel), (steps or kernel, paddings, dilations))
-    result = (*sizes[:2], *places)
-    require(all(guarded(ge(n, 1)) for n in (*sizes, *result)))
-    return [Result(result, row_major(result), dtype, x.fake_device)
-            for dtype in (x.dtype, torch.int64)]
-
-
 def _padded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """`constant_pad_nd` of a row-major tensor."""
     require(2 <= len(args) <= 3 and not kwargs)
     x, pads = args[0], values_of(args[1])
     sizes = list(sizes_of(x))
-    require(nonempty(sizes) and _all_same(strides_of(x), row_major(tuple(sizes))))
+    require(nonempty(sizes) and all_same(strides_of(x), row_major(tuple(sizes))))
     require(len(pads) % 2 == 0 and len(pads) <= 2 * len(sizes))
     for i in range(0, len(pads), 2):
         sizes[-1 - i // 2] = sizes[-1 - i // 2] + pads[i] + pads[i + 1]
@@ -523,7 +505,6 @@ def _padded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
 
 
 RULES[aten.convolution.default] = _convolution
-RULES[aten.max_pool2d_with_indices.default] = _max_pool
 RULES[aten.constant_pad_nd.default] = _padded
 
 
@@ -537,7 +518,7 @@ def _layer_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     require(all(t.dtype == x.dtype for t in tensors) and x.dtype in (torch.float32, torch.float64))
     sizes, count = sizes_of(x), len(normalized)
     inner = values_of(normalized)
-    require(0 < count <= len(sizes) and _all_same(sizes[-count:], inner) and nonempty(sizes))
+    require(0 < count <= len(sizes) and all_same(sizes[-count:], inner) and nonempty(sizes))
     require(_is_row_major(sizes, strides_of(x)))
     statistics = (*sizes[:-count], *[1] * count)
     return [
@@ -609,7 +590,7 @@ def _joined(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
 
 def _stacked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     pieces, shapes, d = _pieces(args, kwargs, 1)
-    require(nonempty(shapes[0]) and all(_all_same(s, shapes[0]) for s in shapes))
+    require(nonempty(shapes[0]) and all(all_same(s, shapes[0]) for s in shapes))
     return _row_major_result((*shapes[0][:d], len(pieces), *shapes[0][d:]), pieces)
 
 
@@ -701,7 +682,7 @@ def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
         layout = row_major(sizes)
     else:
         require(guarded(ge(before[0], 1)))
-        require(len(sizes) > 3 and _all_same(strides, channels_last(before)))
+        require(len(sizes) > 3 and all_same(strides, channels_last(before)))
         layout = channels_last(sizes)
     return [Result(sizes, layout, given.dtype, given.fake_device)]
 

@@ -70,18 +70,18 @@ def _sizes(
     sizes: list[Size] = list(tensor.shape)
     alike: Counter[tuple[int, ...]] = Counter()
     for d, limits in sorted(ranges.items()):
+        place = size_source(source, d)
         alike[limits.history] += 1
         if limits.unbacked:
             least = 0 if limits.lo is None else limits.lo
-            place = size_source(source, d)
             sizes[d] = tx.shapes.unbacked_size(tensor.size(d), place, lo=least, hi=limits.hi)
             continue
         sizes[d] = tx.shapes.size(
             tensor.size(d),
-            size_source(source, d),
+            place,
             lo=limits.lo,
             hi=limits.hi,
-            group=(limits.history, alike[limits.history]),
+            group=place if limits.alone else (limits.history, alike[limits.history]),
             marked=limits.marked,
             dim=limits.dim,
         )
