@@ -34,6 +34,7 @@ def test_doctor_finds_this_machine_fit(run):
 
 def test_doctor_without_a_compiler_says_what_to_install(monkeypatch):
     monkeypatch.setattr(doctor, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
     out = io.StringIO()
     assert not doctor.examine(Console(file=out, width=200))
     assert "apt-get install g++" in out.getvalue()
@@ -193,6 +194,39 @@ def test_doctor_whose_compiler_refuses_everything_said_that_all_works(monkeypatc
     assert finding.state == "broken"
     assert "the forward fails: CompilationFailed" in finding.detail
     assert "weft.cli.trial cpu" in finding.do
+
+
+@pytest.mark.parametrize(("script", "expected"), [
+    ("exit 1", "ends with status 1"),
+    ('[ "$1" = --version ] && echo "g++ 13" || { echo "no cc1plus" >&2; exit 1; }', "no cc1plus"),
+    ("exit 0", "writes no program"),
+    (None, "Exec format error"),
+])
+def test_doctor_ended_at_compilers_that_are_broken(monkeypatch, tmp_path, script, expected):
+    compiler = tmp_path / "c++"
+    compiler.write_text("no program" if script is None else f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(doctor, "CHECKS", {
+        name: doctor.CHECKS[name] for name in ("C++ compiler", "OpenMP")})
+    out = io.StringIO()
+    assert not doctor.examine(Console(file=out, width=400))
+    assert f"{compiler} does not work: {expected}" in out.getvalue()
+
+
+def test_doctor_tries_the_compiler_that_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler -O1")
+    assert doctor.CHECKS["C++ compiler"]().detail.startswith("no-such-compiler -O1: no such")
+    monkeypatch.setenv("CXX", "g++ -O1")  # found by the name's first word, as when it compiles
+    assert "g++ -O1: g++" in doctor.CHECKS["C++ compiler"]().detail
+
+
+def test_a_check_of_doctor_that_fails_is_a_finding(monkeypatch):
+    checks = {"odd": lambda: 1 // 0, "Python": doctor.CHECKS["Python"]}
+    monkeypatch.setattr(doctor, "CHECKS", checks)
+    out = io.StringIO()
+    assert not doctor.examine(Console(file=out, width=200))
+    assert "the check fails: ZeroDivisionError" in out.getvalue() and "Python" in out.getvalue()
 
 
 def test_doctor_survives_a_trial_that_crashes(monkeypatch, tmp_path):

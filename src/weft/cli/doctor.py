@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 import platform
+import shlex
 import signal
 import subprocess
 import sys
@@ -44,6 +45,9 @@ _MARKS: Final = {"ok": ("ok", "green"), "missing": ("--", "yellow"), "broken": (
 
 _PATIENCE: Final = 300
 """Seconds that a trial may take, its compilers included."""
+
+_COMPILER_PATIENCE: Final = 60
+"""Seconds that a compiler may take for a few lines."""
 
 _OPENMP_PROGRAM: Final = """
 #include <omp.h>
@@ -81,35 +85,77 @@ def _extension() -> Finding:
     return Finding("ok", f"weft {__version__}, frame hook loads")
 
 
-def compiler_command() -> str | None:
-    """The C++ compiler that weft would use."""
-    named = config.cpp_compiler or os.environ.get("CXX", "")
-    return next((found for c in (named, "g++", "clang++") if c and (found := which(c))), None)
+def _named_compiler() -> str:
+    """The compiler that the user names; empty if weft looks for one."""
+    return config.cpp_compiler or os.environ.get("CXX", "")
+
+
+def compiler_command() -> list[str] | None:
+    """The C++ compiler that weft would use, with the arguments that its name brings along."""
+    named = _named_compiler()
+    for name in [named] if named else ["g++", "clang++"]:
+        program, *arguments = shlex.split(name)
+        if path := which(program):
+            return [path, *arguments]
+    return None
+
+
+def _ask(command: list[str]) -> tuple[bool, str]:
+    """Whether a program ends well, and what it says or what is wrong with it."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace",
+                              stdin=subprocess.DEVNULL, check=False, timeout=_COMPILER_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return False, f"does not end within {_COMPILER_PATIENCE} s"
+    except OSError as error:
+        return False, error.strerror or str(error)
+    if done.returncode == 0:
+        return True, done.stdout.strip()
+    return False, done.stderr.strip() or f"ends with status {done.returncode}"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _built_and_run(command: list[str], program: str, *flags: str) -> tuple[bool, str]:
+    """Whether a C++ program can be compiled and run, and its output or what is wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "try.cpp"), Path(folder, "try")
+        source.write_text(program)
+        built, said = _ask([*command, *flags, str(source), "-o", str(binary)])
+        if not built:
+            return False, said
+        if not binary.is_file():
+            return False, "writes no program"
+        return _ask([str(binary)])
 
 
 def _compiler() -> Finding:
     command = compiler_command()
+    if command is None and (named := _named_compiler()):
+        return Finding("broken", f"{named}: no such program; CPU code runs eagerly",
+                       "correct WEFT_CPP_COMPILER or CXX, or unset it")
     if command is None:
         return Finding("broken", "no C++ compiler: CPU code runs eagerly",
                        "apt-get install g++ (or name one with WEFT_CPP_COMPILER)")
-    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
-    return Finding("ok", f"{command}: {version.stdout.splitlines()[0]}")
+    _, version = _ask([*command, "--version"])
+    works, said = _built_and_run(command, "int main() { return 0; }")
+    if not works:
+        return Finding("broken", f"{shlex.join(command)} does not work: {_first_line(said)}",
+                       "apt-get install g++, or name a compiler that works: WEFT_CPP_COMPILER")
+    return Finding("ok", f"{shlex.join(command)}: {_first_line(version)}")
 
 
 def _openmp() -> Finding:
     command = compiler_command()
     if command is None:
         return Finding("missing", "not tried without a C++ compiler")
-    with tempfile.TemporaryDirectory() as folder:
-        source, binary = Path(folder, "try.cpp"), Path(folder, "try")
-        source.write_text(_OPENMP_PROGRAM)
-        built = subprocess.run([command, "-fopenmp", str(source), "-o", str(binary)],
-                               capture_output=True, text=True, check=False)
-        if built.returncode:
-            return Finding("missing", "the compiler has no OpenMP: kernels use one thread",
-                           "apt-get install libgomp1 (g++) or libomp-dev (clang)")
-        threads = subprocess.run([str(binary)], capture_output=True, text=True, check=False)
-    return Finding("ok", f"OpenMP, {threads.stdout} threads")
+    works, said = _built_and_run(command, _OPENMP_PROGRAM, "-fopenmp")
+    if not works:
+        return Finding("missing", f"OpenMP does not work: {_first_line(said)}",
+                       "apt-get install libgomp1 (g++) or libomp-dev (clang)")
+    return Finding("ok", f"OpenMP, {said} threads")
 
 
 def _cuda() -> Finding:
@@ -200,7 +246,11 @@ def examine(console: Console) -> bool:
     """Print every finding; whether nothing that weft needs is broken."""
     healthy = True
     for name, check in CHECKS.items():
-        finding = check()
+        try:
+            finding = check()
+        except Exception as error:  # noqa: BLE001  a check that fails is what doctor reports
+            finding = Finding("broken", f"the check fails: {type(error).__name__}: {error}",
+                              "report it with this output")
         healthy &= finding.state != "broken"
         mark, style = _MARKS[finding.state]
         console.print(Text.assemble((f"{mark} ", style), (f"{name:13} ", "bold"), finding.detail))

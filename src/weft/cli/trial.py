@@ -45,7 +45,7 @@ def _failure(device: str) -> str:
             results = run(weft.compile(_attention, fullgraph=True), x, weight)
         except Exception as error:  # noqa: BLE001  whatever it is: it is what doctor reports
             traceback.print_exc()
-            first = str(error).splitlines()[0] if str(error) else ""
+            first = " ".join(str(error).splitlines()[:2])  # of a compiler's message, the cause
             do = error.do if isinstance(error, WeftError) else None
             return f"the {name} fails: {type(error).__name__}: {first}" + (f"\n{do}" if do else "")
         for got, want in zip(results, run(_attention, x, weight), strict=True):
