@@ -37,7 +37,7 @@ _Numbers = Sequence[int]
 def _maxima(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """`(x, kernel, steps, paddings, dilations)`: the maxima and their places."""
     require(2 <= len(args) <= 5 and not kwargs)
-    sizes = _pooled(rank, args[0], *_window(args[1:], ([], [0], [1])))
+    sizes = _pooled(rank, args[0], _window(args[1:]))
     return [_row_major(args[0], sizes), _row_major(args[0], sizes, torch.int64)]
 
 
@@ -50,7 +50,7 @@ def _maxima_gradient(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def _averages(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """`(x, kernel, steps, paddings, ceil_mode, ...)`."""
     require(2 <= len(args) and not kwargs and not any(args[4:5]) and 0 not in args[6:7])
-    return [_row_major(args[0], _pooled(rank, args[0], *_window(args[1:4], ([], [0])), [1]))]
+    return [_row_major(args[0], _pooled(rank, args[0], _window(args[1:4])))]
 
 
 def _averages_gradient(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
@@ -59,15 +59,15 @@ def _averages_gradient(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]
     return _gradient(rank, args, (*args[2:5], [1]))
 
 
-def _window(numbers: Sequence[_Numbers], defaults: Sequence[_Numbers]) -> list[_Numbers]:
-    """The kernel's sizes, and with defaults its steps, paddings and dilations."""
+def _window(numbers: Sequence[_Numbers]) -> list[_Numbers]:
+    """The kernel's sizes, and with defaults the steps, paddings and dilations."""
+    defaults: list[_Numbers] = [[], [0], [1]]
     return [*numbers, *defaults[len(numbers) - 1:]]
 
 
-def _pooled(
-    rank: int, x: Any, kernel: _Numbers, steps: _Numbers, paddings: _Numbers, dilations: _Numbers
-) -> Sizes:
+def _pooled(rank: int, x: Any, window: Sequence[_Numbers]) -> Sizes:
     """The sizes of row-major images after a window ran over them."""
+    kernel, steps, paddings, dilations = window
     given = (kernel, steps or [1], paddings, dilations)
     require(all(len(numbers) in (1, rank) for numbers in given))
     require(all(type(n) is int for numbers in given for n in numbers))
@@ -76,15 +76,14 @@ def _pooled(
                 for d in range(rank)))
     sizes = sizes_of(x)
     require(len(sizes) in (rank + 1, rank + 2) and all_same(strides_of(x), row_major(sizes)))
-    pixels = windows(sizes[-rank:], kernel, (steps or kernel, paddings, dilations))
+    pixels = windows(sizes[-rank:], tuple(kernel), (steps or kernel, paddings, dilations))
     require(all(guarded(ge(n, 1)) for n in (*sizes, *pixels)))
     return (*sizes[:-rank], *pixels)
 
 
 def _gradient(rank: int, args: Sequence[Any], window: Sequence[_Numbers]) -> list[Result]:
     """`(gradient, x, ...)`: a gradient laid out as the images."""
-    kernel, steps, paddings, dilations = window
-    expected = _pooled(rank, args[1], kernel, steps, paddings, dilations)
+    expected = _pooled(rank, args[1], window)
     sizes = sizes_of(args[0])
     require(len(sizes) == len(expected) and args[0].dtype is args[1].dtype)
     require(all(guarded(eq(n, m)) for n, m in zip(sizes, expected, strict=True)))
