@@ -46,6 +46,7 @@ setup(
         extension("weft._cuda", "csrc/cuda_driver.c"),
         extension("weft._cpu", "csrc/cpu_launcher.c"),
         extension("weft._calls", "csrc/tensor_calls.c"),
+        extension("weft._held", "csrc/held_tensors.c"),
         extension("weft._mincut", "csrc/min_cut.c"),
     ]
 )

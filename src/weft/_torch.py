@@ -94,6 +94,7 @@ from torch._C import (
 
 # aot: why autograd refuses writes to a view.
 from torch._C._autograd import CreationMeta, _get_creation_meta
+from torch._C._autograd import _get_current_graph_task_keep_graph as keeps_graph
 from torch._C._autograd import _get_sequence_nr as autograd_sequence
 
 # capture.state: hooks on what autograd saves.

@@ -3,8 +3,9 @@
     before:  a = aten.exp(x);  b = aten.exp(x);  c = aten.add(a, b)
     after:   a = aten.exp(x);  c = aten.add(a, a)
 
-Never merged: random operators, uninitialised memory, operators without results, and operators that
-activation checkpointing runs again with those of the first run.
+Never merged: random operators, uninitialised memory, operators without results, operators that
+activation checkpointing runs again with those of the first run, and operators of a backward that
+read inputs with those of the forward: the program may write to the inputs in between.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def merge_equal_nodes(gm: GraphModule) -> bool:
     for node in list(gm.graph.nodes):
         if node.op != "call_function" or not _mergeable(node):
             continue
-        key = (node.target, "runs_again" in node.meta, exact_key(node.args),
+        key = (node.target, "runs_again" in node.meta, _reads_late(node), exact_key(node.args),
                exact_key(tuple(node.kwargs.items())))
         first = seen.setdefault(key, node)
         if first is not node:
@@ -39,6 +40,25 @@ def merge_equal_nodes(gm: GraphModule) -> bool:
             gm.graph.erase_node(node)
             changed = True
     return changed
+
+
+def _reads_late(node: Node) -> bool:
+    """Whether it computes something of the graph's inputs, as they are in the backward."""
+    if node.meta.get("phase") != "backward" or _is_view(node):
+        return False
+    return any(_viewed(a).op == "placeholder" for a in node.all_input_nodes)
+
+
+def _viewed(node: Node) -> Node:
+    """What the node is a view of."""
+    while _is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_view(node: Node) -> bool:
+    returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
+    return bool(node.all_input_nodes) and any(r.alias_info is not None for r in returns)
 
 
 def _mergeable(node: Node) -> bool:

@@ -24,6 +24,7 @@ from weft._torch import (
     are_functorch_transforms_active,
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
+    keeps_graph,
     on_register_hook,
 )
 from weft.aot.global_state import Boxed, RandomState, no_autocast
@@ -37,6 +38,7 @@ from weft.aot.training.forward_inputs import DoubleBackwardError
 from weft.aot.training.function_spec import FunctionSpec
 from weft.aot.training.independent import Groups
 from weft.aot.training.layers import Layer, Layers, Watch, is_cut_now, layering, note_hook
+from weft.aot.training.replaced_inputs import Reads, fits_kernels
 from weft.aot.training.saved_values import drop
 from weft.aot.training.tangents import TangentLayout
 from weft.shapes.fakes.wrappers import is_wrapper
@@ -168,7 +170,7 @@ def _gradients(
         try:
             return _differentiably(spec, ctx, saved, grads, wanted)
         except DoubleBackwardError:
-            if not spec.differentiable or spec.late:
+            if not spec.differentiable or spec.late or spec.inputs.replaced(ctx):
                 raise
         return _by_autograd(spec, ctx, saved, grads, given, wanted)
     return _computed(spec, ctx, saved, grads, given, wanted)
@@ -252,13 +254,16 @@ def _computed(
     wanted: Indices | None, *, is_cut: bool = False,
 ) -> Gradients | Iterator[Gradients]:
     """The gradients by a compiled backward."""
-    if spec.late and not all_hold(spec.late):
+    replaced = spec.inputs.replaced(ctx)
+    if (spec.late and not all_hold(spec.late)) or any(
+            spec.inputs.reads[k] is Reads.BOTH for k in replaced):
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
     if spec.droppable and hasattr(ctx, "dropped"):
         saved = _recomputed(spec, ctx, saved)
     backwards = spec.gradients.cut() if is_cut else spec.gradients.backwards
-    wrapped = any(is_wrapper(type(grads[k])) for k in spec.layouts)
-    run = (backwards.by_aten if wrapped else backwards.of)(given, wanted)
+    by_aten = _take_replaced(spec, saved, replaced)
+    by_aten |= any(is_wrapper(type(grads[k])) for k in spec.layouts)
+    run = (backwards.by_aten if by_aten else backwards.of)(given, wanted)
     if spec.groups:
         _check_versions(ctx, saved, run.reads)
     if run.is_other:
@@ -270,6 +275,8 @@ def _computed(
         ctx.maybe_clear_saved_tensors()
         if spec.inputs.held:
             spec.inputs.release(ctx)
+        if spec.inputs.watched and not keeps_graph():
+            ctx.held.release()
     if spec.symbols:
         saved += ctx.symbols
     saved += _tangents(spec, ctx, grads, run.given)
@@ -279,6 +286,19 @@ def _computed(
         return run.call(saved)
     with no_autocast():
         return run.call(saved)
+
+
+def _take_replaced(spec: FunctionSpec, saved: list[Any], replaced: dict[int, torch.Tensor]
+                   ) -> bool:
+    """Put what inputs were into `saved` where the backward reads that; returns whether it reads
+    others now that do not suit kernels."""
+    by_aten = False
+    for k, old in replaced.items():
+        if spec.inputs.reads[k] is Reads.AS_IT_WAS:
+            saved[k] = old
+        else:
+            by_aten |= not fits_kernels(saved[k], old)
+    return by_aten
 
 
 def _are_batched(grads: Sequence[Any], layouts: Iterable[int]) -> bool:
@@ -382,7 +402,9 @@ def _differentiably(
     if spec.droppable and torch.is_grad_enabled():
         drop(saved, spec.droppable)
         ctx.dropped = True
-    return spec.redo(inputs, by_value, random, wanted, ctx.watch.cuts() if is_cut else None)
+    replaced = {spec.inputs.saved[k]: old for k, old in spec.inputs.replaced(ctx).items()}
+    cuts = ctx.watch.cuts() if is_cut else None
+    return spec.redo(inputs, by_value, random, wanted, cuts, replaced)
 
 
 def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:

@@ -31,6 +31,7 @@ from weft._torch import (
     is_any_autocast_enabled,
     is_executed,
     is_legacy_batchedtensor,
+    keeps_graph,
 )
 from weft.aot.late_reads import all_hold
 from weft.aot.training.function_spec import FunctionSpec
@@ -54,7 +55,8 @@ def backward_of(spec: FunctionSpec, form: str, general: General) -> Callable[...
         "is_executed": is_executed, "is_grad_enabled": torch.is_grad_enabled,
         "is_batched": is_legacy_batchedtensor, "is_transformed": are_functorch_transforms_active,
         "is_autocast_enabled": is_any_autocast_enabled, "release": spec.inputs.release,
-        "is_lazy": is_lazy, "late": spec.late, "all_hold": all_hold, "Tensor": torch.Tensor,
+        "keeps_graph": keeps_graph, "is_lazy": is_lazy, "late": spec.late, "all_hold": all_hold,
+        "Tensor": torch.Tensor,
         **{f"fit{k}": layout.fit_own for k, layout in spec.layouts.items()},
     }
     return load(_text(spec), "<weft autograd backward>", scope, "backward")
@@ -69,6 +71,7 @@ def _text(spec: FunctionSpec) -> str:
         "args = [*ctx.saved_tensors]",
         "ctx.maybe_clear_saved_tensors()",
         "release(ctx)" if spec.inputs.held else "",
+        "keeps_graph() or ctx.held.release()" if spec.inputs.watched else "",
         "args += ctx.symbols" if spec.symbols else "",
         *(f"args.append({_fitted(k, layout)})" for k, layout in spec.layouts.items()),
         "found = run.call(args)",
@@ -85,6 +88,8 @@ def _questions(spec: FunctionSpec) -> Iterator[str]:
     yield from (f"is_batched(grads[{k}])" for k in spec.layouts)
     if spec.late:
         yield "not all_hold(late)"
+    if spec.inputs.watched:
+        yield "ctx.held.changed()"
     if spec.droppable:
         yield 'hasattr(ctx, "dropped")'
     leaf = spec.gradients.requests.leaf

@@ -47,8 +47,15 @@ from weft.aot.training.layers import (
     without_inner,
 )
 from weft.aot.training.memory_budget import numel
-from weft.aot.training.partition import Partition, is_view, mark_copies, partition
+from weft.aot.training.partition import Partition, mark_copies, partition
+from weft.aot.training.replaced_inputs import (
+    Reads,
+    has_memory,
+    reads_in_eager,
+    reads_of_saved,
+)
 from weft.aot.training.requests import Requests
+from weft.aot.training.saved_inputs import is_view
 from weft.aot.training.tangents import TangentLayout
 from weft.aot.views import Unsupported
 from weft.compiling import compiling
@@ -70,8 +77,10 @@ def compile_joint(
 ) -> Boxed:
     """Optimize, partition, compile both halves, and wrap them for autograd."""
     leaves = _leaf_inputs(tracer)
-    saved = _saved_in_eager(joint, leaves)
-    in_eager = _bytes_of(t for n in saved for t in tree_flatten(n.meta["val"])[0])
+    saved, placeholders = _saved_in_eager(joint), _inputs(joint.graph, joint.tangents)
+    reads = reads_in_eager(joint.graph, placeholders)
+    alive = {n for i, n in enumerate(placeholders) if i in leaves}
+    in_eager = _bytes_of(t for n in saved - alive for t in tree_flatten(n.meta["val"])[0])
     if may_get_none(joint.graph):
         in_eager = sys.maxsize  # that may need all inputs
     mark_copies(joint.graph)
@@ -83,7 +92,9 @@ def compile_joint(
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves, saved)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
     stale = _stale(joint, joint_gm.graph, traced)
-    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager, stale)
+    of_saved = reads_of_saved(
+        parts.backward, [placeholders[i] for i in parts.saved_inputs], reads)
+    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager, stale, of_saved)
     stale = stale.difference(spec["inputs"].copied)
     redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
     inner = _inner_results(traced, joint, parts.backward)
@@ -224,7 +235,7 @@ def _leaf_inputs(tracer: Tracer) -> set[int]:
 
 def _spec(
     tracer: Tracer, traced: Traced, joint: JointGraph, joint_graph: Graph, parts: Partition,
-    leaves: set[int], in_eager: int, stale: set[int],
+    leaves: set[int], in_eager: int, stale: set[int], reads: tuple[Reads, ...],
 ) -> dict[str, Any]:
     """The static fields of the `FunctionSpec`. `in_eager`: the bytes that eager saves."""
     values = [n.meta["val"] for n in joint.tangents]
@@ -234,7 +245,7 @@ def _spec(
     unread = set() if of_data else _unread(joint, joint_graph) - carriers
     detached = _without_gradients(tracer, joint) - set(traced.mutated)
     kept = leaves | carriers | (detached - unread)
-    inputs = _forward_inputs(tracer, traced, parts, leaves, kept, unread, in_eager, stale)
+    inputs = _forward_inputs(tracer, traced, parts, leaves, kept, unread, in_eager, stale, reads)
     views = _views(parts)
     numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
     own = tuple(i for i, k in numbered if k >= parts.n_values)
@@ -257,7 +268,7 @@ def _spec(
 
 def _forward_inputs(
     tracer: Tracer, traced: Traced, parts: Partition, leaves: set[int], kept: set[int],
-    unread: set[int], in_eager: int, stale: set[int],
+    unread: set[int], in_eager: int, stale: set[int], reads: tuple[Reads, ...],
 ) -> ForwardInputs:
     """Which inputs the forward saves, which live in any case (`kept`), and which a second
     derivative may need: the small ones are held, within the bytes that eager saves more, or copied
@@ -275,6 +286,8 @@ def _forward_inputs(
     return ForwardInputs(
         count=len(tracer.primals),
         saved=tuple(parts.saved_inputs),
+        reads=reads,
+        watched=tuple(k for k, i in enumerate(parts.saved_inputs) if has_memory(tracer.primals[i])),
         leaves=tuple(i for i in unsaved if i in kept and i not in traced.mutated),
         unread_leaves=frozenset(unread & leaves),
         weak=tuple(i for i in read if i not in copied),
@@ -291,17 +304,20 @@ def _carriers(tracer: Tracer) -> set[int]:
     return {i for i, n in enumerate(placeholders) if "carrier" in n.meta}
 
 
-def _saved_in_eager(joint: JointGraph, leaves: set[int]) -> set[Node]:
-    """What autograd saves: what the backward reads of the forward (parameters are alive anyway)."""
+def _inputs(graph: Graph, tangents: Iterable[Node]) -> list[Node]:
+    late = set(tangents)
+    return [n for n in graph.nodes if n.op == "placeholder" and n not in late]
+
+
+def _saved_in_eager(joint: JointGraph) -> set[Node]:
+    """What autograd saves: what the backward reads of the forward."""
     saved: set[Node] = set()
-    placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
     late = set(joint.tangents)
-    known = {n for i, n in enumerate(n for n in placeholders if n not in late) if i in leaves}
     for node in joint.graph.nodes:
         if node.op == "call_function" and node.meta["phase"] == "backward":
             late.add(node)
             saved.update(memory_owner(a) for a in node.all_input_nodes)
-    return saved - late - known
+    return saved - late
 
 
 def _bytes_of(values: Iterable[Any]) -> int:
@@ -334,9 +350,7 @@ def _unread(joint: JointGraph, graph: Graph) -> set[int]:
     """Inputs whose values no gradient depends on."""
     results: Any = graph.output_node().args[0]
     read = _dependencies([g for g in results[joint.n_values :] if isinstance(g, Node)])
-    tangents = set(joint.tangents)
-    inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
-    return {i for i, node in enumerate(inputs) if node not in read}
+    return {i for i, node in enumerate(_inputs(graph, joint.tangents)) if node not in read}
 
 
 def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[int], ...]:
@@ -362,8 +376,7 @@ def _stale(joint: JointGraph, graph: Graph, traced: Traced) -> set[int]:
     results: Any = graph.output_node().args[0]
     others = results[len(traced.mutated) : joint.n_values]
     used = _dependencies([v for v in others if isinstance(v, Node)])
-    tangents = set(joint.tangents)
-    inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
+    inputs = _inputs(graph, joint.tangents)
     return {i for i in traced.mutated if inputs[i] in used}
 
 

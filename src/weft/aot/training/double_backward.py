@@ -24,6 +24,7 @@ from weft.aot.tracing.trace import Traced
 from weft.aot.training.backwards import Indices
 from weft.aot.training.cuts import Cuts, views
 from weft.aot.training.forward_inputs import DoubleBackwardError
+from weft.aot.training.replaced_inputs import as_it_was
 
 
 @final
@@ -44,11 +45,12 @@ class DoubleBackward:
 
     def __call__(
         self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None,
-        wanted: Indices | None, cuts: Cuts | None,
+        wanted: Indices | None, cuts: Cuts | None, replaced: dict[int, torch.Tensor],
     ) -> list[torch.Tensor | None]:
         """The `wanted` gradients (None: all), differentiable if gradients are enabled.
 
-        `cuts`: gradients end at inner results, and those of the inner results follow.
+        `cuts`: gradients end at inner results, and those of the inner results follow. `replaced`:
+        what inputs were in the forward that have other memory now.
         """
         create_graph = torch.is_grad_enabled()
         count = len(self.gradient_inputs) + (0 if cuts is None else len(self.inner))
@@ -59,7 +61,7 @@ class DoubleBackward:
         self._check(tangents)
         replay = nullcontext() if random is None else random.replayed()
         with torch.enable_grad(), replay:
-            flat, ends = self._run(inputs, cuts)
+            flat, ends = self._run(inputs, cuts, replaced)
             values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]
             with nullcontext() if cuts is None else cuts:
                 found = torch.autograd.grad(
@@ -71,13 +73,15 @@ class DoubleBackward:
         return gradients
 
     def _run(
-        self, inputs: list[Any], cuts: Cuts | None
+        self, inputs: list[Any], cuts: Cuts | None, replaced: dict[int, torch.Tensor]
     ) -> tuple[list[Any], Sequence[torch.Tensor]]:
         """The results of the captured graph, and what gradients are taken for."""
         if cuts is not None and cuts.run is not None:
             return cuts.run
         given = list(inputs)
-        ends = (views if cuts is None else cuts.inputs)([inputs[i] for i in self.gradient_inputs])
+        for i, old in replaced.items():
+            given[i] = as_it_was(inputs[i], old)
+        ends = (views if cuts is None else cuts.inputs)([given[i] for i in self.gradient_inputs])
         for i, x in zip(self.gradient_inputs, ends, strict=True):
             given[i] = x
         for i in self.mutated:
@@ -86,6 +90,8 @@ class DoubleBackward:
         with self.autocast, as_in_forward(self.late):
             result = (self.gm.forward(*given) if cuts is None  # a call of a module is captured
                       else self.cut_graph.forward(cuts, *given))
+        for i in replaced:  # what autograd saved of them is what they are now
+            given[i].data = inputs[i].data
         if cuts is None:
             return tree_flatten(result)[0], ends
         cuts.run = tree_flatten(result)[0], [*ends, *(cuts.tensors[k] for k in self.inner)]

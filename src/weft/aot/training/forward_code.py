@@ -20,6 +20,7 @@ from weft.aot.runtime_wrapper import bases
 from weft.aot.training.backward_stages import link_tensor
 from weft.aot.training.function_spec import FunctionSpec
 from weft.runtime.generated_code import load
+from weft.runtime.held_tensors import hold
 
 
 def forward_of(spec: FunctionSpec, form: str = "") -> Callable[..., Any]:
@@ -30,7 +31,7 @@ def forward_of(spec: FunctionSpec, form: str = "") -> Callable[..., Any]:
     """
     scope: dict[str, Any] = {
         "run": spec.forward, "spec": spec, "hold_others": spec.inputs.hold_others,
-        "link_tensor": link_tensor, "bases": bases, "random_state": RandomState.of,
+        "link_tensor": link_tensor, "hold": hold, "bases": bases, "random_state": RandomState.of,
     }
     return load(_forward_text(spec, form), "<weft autograd forward>", scope, "forward")
 

@@ -18,6 +18,7 @@ from weakref import ref
 
 import torch
 
+from weft.aot.training.replaced_inputs import Reads
 from weft.errors import WeftError
 
 
@@ -45,6 +46,10 @@ class ForwardInputs:
     """Tensors whose values no gradient depends on: only their metadata matters."""
     written: frozenset[int]
     """Tensors that the graph writes: their versions say nothing."""
+    reads: tuple[Reads, ...]
+    """How the backward reads the saved ones."""
+    watched: tuple[int, ...]
+    """Positions of saved ones whose memory may be replaced."""
     copied: tuple[int, ...]
     """Of these, small ones whose values the results depend on: copied before they are written."""
 
@@ -55,6 +60,9 @@ class ForwardInputs:
 
     def forward_lines(self, held: str) -> Iterator[str]:
         """Statements of the forward that keep them in `ctx`, weakly those in the list `held`."""
+        if self.watched:
+            watched = "".join(f"inputs[{self.saved[k]}], " for k in self.watched)
+            yield f"ctx.held = hold(({watched}))"
         kept = "".join(f"inputs[{i}], " for i in self.leaves)
         read = (i for i in self.leaves if i not in self.unread_leaves)
         if kept:
@@ -62,6 +70,13 @@ class ForwardInputs:
             yield f"ctx.versions = {{{', '.join(f'{i}: inputs[{i}]._version' for i in read)}}}"
         if len(self.saved) + len(self.leaves) + len(self.copied) < self.count:
             yield f"ctx.others = hold_others({held})"
+
+    def replaced(self, ctx: Any) -> dict[int, torch.Tensor]:
+        """What saved inputs (by position) were, whose memory the program has replaced."""
+        if not self.watched or not ctx.held.changed():
+            return {}
+        pairs = zip(self.watched, ctx.held.old(), strict=True)
+        return {k: old for k, old in pairs if old is not None}
 
     def hold_others(self, inputs: Sequence[Any]) -> dict[int, Any]:
         """What stands for inputs that are not kept strongly: numbers, weak references with

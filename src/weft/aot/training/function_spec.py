@@ -49,6 +49,6 @@ class FunctionSpec:
     droppable: tuple[int, ...]  # saved tensors that the forward could compute again
     redo: Callable[
         [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None,
-         Cuts | None],
+         Cuts | None, dict[int, torch.Tensor]],
         list[torch.Tensor | None],
     ]

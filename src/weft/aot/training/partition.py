@@ -9,9 +9,9 @@ so the cut is at or after it. Values that backward operators read are connected 
     backward: needs x, w, v, h (gelu), y (weight gradient)
     cut:      save x, w, v (they exist anyway) and h; recompute y = gelu(h)
 
-Eager's own choice is one of the possible cuts, so never more is saved than in eager. Small inputs
-without a gradient (running statistics) are saved only if the backward itself reads them: the
-program may write to them before the backward runs, and eager would have saved what it computed.
+Eager's own choice is one of the possible cuts, so never more is saved than in eager. An input that
+eager saves too is saved as it is, and one that only serves to compute something again as a copy, at
+the cost of its bytes (`saved_inputs.py`): the program may write to it before the backward runs.
 With `config.activation_memory_budget`, even less is saved (`memory_budget.py`).
 """
 
@@ -31,10 +31,11 @@ from weft._mincut import min_cut
 from weft._torch import FakeTensor, OpOverload, is_collective, runs_as_written
 from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
-from weft.aot.operators import Kind, draws_numbers, facts
+from weft.aot.operators import draws_numbers
 from weft.aot.symbols import SymbolSource, input_symbols
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.memory_budget import numel, save_less
+from weft.aot.training.saved_inputs import LARGE, insert_references, is_view
 from weft.aot.views import Unsupported
 from weft.config import config
 from weft.shapes.asserts import binds
@@ -44,9 +45,6 @@ from weft.shapes.graph_nodes import copy_node
 aten = torch.ops.aten
 
 _INFINITE: Final = 1 << 60
-
-_SMALL: Final = 1 << 20
-"""Bytes of an input below which it is better to save what is computed of it."""
 
 _CHEAP: Final = frozenset(
     {
@@ -131,27 +129,25 @@ class _Roles:
             raise Unsupported("sizes that depend on data, found in the backward")
         self.early = _ancestors([*self.values, *self.binders])
         self.saved_inputs = {n for n in self.inputs if n in in_eager}
-        trained = set(joint.gradient_inputs)
-        self.may_change = {n for i, n in enumerate(self.inputs)
-                           if i not in trained and self._may_change(n)}
+        trained = {self.inputs[i] for i in joint.gradient_inputs}
+        known = trained | self.saved_inputs if config.activation_memory_budget < 1 else set()
+        self.copied = {n for n in self.inputs if n not in known and self._is_copied(n)}
+        referenced = [n for n in self.inputs if n in self.copied & self.saved_inputs - self.mutated]
+        by_backward = {n for n in self.nodes if n.meta.get("phase") == "backward"}
+        self.references = insert_references(graph, referenced, self.late | by_backward)
+        self.nodes = [n for n in graph.nodes if n.op != "output"]
 
-    def _may_change(self, node: Node) -> bool:
-        """Whether the backward should not compute anything of an input again."""
+    def _is_copied(self, node: Node) -> bool:
+        """Whether the backward computes nothing again from the input itself."""
         value = node.meta["val"]
-        if not isinstance(value, FakeTensor) or _bytes(value) > _SMALL or node in self.saved_inputs:
+        if not isinstance(value, FakeTensor) or (_bytes(value) > LARGE and node not in self.free):
             return False
-        return not any(self.read_late(n) for n in self._unsaved_forms(node))
+        return not any("runs_again" in user.meta for user in node.users)
 
-    def _unsaved_forms(self, node: Node) -> set[Node]:
-        """The input, and what is computed of it without a value in between that can be saved."""
-        found, waiting = {node}, [node]
-        while waiting:
-            for user in waiting.pop().users:
-                known = user in found or user in self.late or user.op == "output"
-                if not known and _never_saved(user):
-                    found.add(user)
-                    waiting.append(user)
-        return found
+    def is_free(self, node: Node) -> bool:
+        """Whether a saved value is alive anyway."""
+        return self.references.get(node, node) in self.free - self.copied or (
+            self.references.get(node) in self.free)
 
     def _descendants(self, start: set[Node]) -> set[Node]:
         """Nodes that depend on tangents: they run in the backward."""
@@ -237,16 +233,20 @@ def _cost(node: Node, roles: _Roles) -> int:
     value = node.meta["val"]
     if "read_late" in node.meta or _is_offloaded(node):
         return 0  # (and nothing is computed of the former before)
+    if node in roles.copied:
+        return 4 * _bytes(value)
+    if node in roles.references or (node.op == "placeholder" and (
+            node in roles.free or not isinstance(value, FakeTensor))):
+        return 1
     if node.op == "placeholder":
-        if node in roles.may_change:
-            return _INFINITE
-        if node in roles.free or not isinstance(value, FakeTensor):
-            return 1
         return (15 * _bytes(value) // 4 if node in roles.saved_inputs else 4 * _bytes(value))
     if _never_saved(node):
         return _INFINITE
-    if node in roles.values and config.activation_memory_budget >= 1 and _eager_saves(node):
-        return 0
+    if node in roles.values:
+        if not _eager_saves(node):
+            return 4 * _bytes(value) + 2  # of a copy: the program may write to the result
+        if config.activation_memory_budget >= 1:
+            return 0
     return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
 
 
@@ -287,14 +287,9 @@ def _bytes(value: torch.Tensor) -> int:
     return max(numel(value) * value.element_size(), 1)
 
 
-def is_view(node: Node) -> bool:
-    target = node.target
-    return isinstance(target, OpOverload) and facts(target).kind is Kind.VIEW
-
-
 def _must_run_early(node: Node, roles: _Roles) -> bool:
     """Whether it is an input, or an operator of the forward that is not cheap to run again."""
-    if node.op == "placeholder" or node in roles.binders:
+    if node.op == "placeholder" or node in roles.binders or node in roles.references:
         return True
     if node not in roles.early:
         return False  # needed in the backward only: it runs there, once
@@ -321,16 +316,17 @@ def is_cheap(node: Node) -> bool:
 def _split(roles: _Roles, saved: set[Node]) -> Partition:
     """The forward and backward graphs for a choice of saved values."""
     ordered = [n for n in roles.nodes if n in saved]
-    kept = (n for n in ordered if n.op == "placeholder" and n not in roles.mutated)
+    kept = (n for n in ordered if n in roles.references or (
+        n.op == "placeholder" and n not in roles.mutated | roles.copied))
     inputs = dict.fromkeys(kept)  # an ordered set
     others = [n for n in ordered if n not in inputs]
     result = Partition(Graph(), Graph(), len(roles.values))
-    result.saved_inputs = [roles.input_index[n] for n in inputs]
+    result.saved_inputs = [roles.input_index[roles.references.get(n, n)] for n in inputs]
     index = {v: k for k, v in reversed([*enumerate(roles.values)]) if isinstance(v, Node)}
     extra: list[Node] = []
     for node in others:
         found = index.get(node)
-        if found is None or node.op == "placeholder":
+        if found is None or node.op == "placeholder" or not _eager_saves(node):
             found = len(roles.values) + len(extra)
             extra.append(node)
         result.saved_values.append(found)
@@ -391,7 +387,7 @@ def _backward(
     env: dict[Node, Node] = {}
     for node in saved:
         env[node] = _placeholder(graph, node.name, node.meta)
-        if node not in roles.free:
+        if not roles.is_free(node):
             env[node].meta["dies"] = True
     for i, size in enumerate(sizes):
         _placeholder(graph, f"size_{i}", {"val": size.value, "stack": (), "phase": "backward"})
