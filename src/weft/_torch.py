@@ -9,11 +9,13 @@ Never here: torch._dynamo, torch._inductor, AOTAutograd, proxy_tensor, the Shape
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -207,6 +209,32 @@ _apply = vars(torch.autograd.Function)["apply"]
 function_apply: Any = _apply.__func__ if isinstance(_apply, classmethod) else _apply
 """capture: what `apply` of a `torch.autograd.Function` calls with the class: a Python function;
 from PyTorch 2.14 on, a class method in C."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutogradFormula:
+    """Python code that computes the gradients of an operator."""
+
+    name: str
+    operator: Any
+    registration: Any
+    """What holds `_setup_context_fn` and `_backward_fn`; None if a kernel of the program's own does
+    it all."""
+
+
+def autograd_formula(result: torch.Tensor) -> AutogradFormula | None:
+    """capture: the formula that gave an operator's result its autograd node; None if it is in C++,
+    or PyTorch's own."""
+    cls = getattr(result.grad_fn, "_forward_cls", None)
+    if cls is None:
+        return None
+    scope = inspect.getclosurevars(cls.forward).nonlocals
+    if "orig_forward" in scope:  # of lists of tensors
+        scope = inspect.getclosurevars(scope["orig_forward"]).nonlocals
+    code = scope["info"]._backward_fn if "info" in scope else cls.backward
+    if getattr(code, "__module__", "").split(".")[0] in ("torch", "weft"):
+        return None
+    return AutogradFormula(cls.__name__, scope.get("op"), scope.get("info"))
 
 
 # capture: what gives tensors the nodes that backward hooks of modules hang on.

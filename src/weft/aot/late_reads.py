@@ -1,8 +1,9 @@
 """What the user's functions and hooks in a captured graph read, when they run in the backward.
 
-Place in the pipeline: capture says it, by the attribute `late_reads` of a node's function
-(contract 3). Their code is traced when the graph is compiled. If a variable that a backward reads
-has changed when it runs, the captured graph runs instead, by autograd, and so does their own code.
+Place in the pipeline: capture says it, by the attribute `late_reads` of a node's function, or for
+an operator in the node's `meta` (contract 3). Their code is traced when the graph is compiled. If a
+variable that a backward reads has changed when it runs, the captured graph runs instead, by
+autograd, and so does their own code.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class LateReads(Protocol):
 def late_reads_of(gm: GraphModule) -> tuple[LateReads, ...]:
     """Those of all functions in the graph."""
     graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
-    found = (getattr(n.target, "late_reads", None) for graph in graphs for n in graph.nodes)
+    found = (n.meta.get("late_reads", getattr(n.target, "late_reads", None))
+             for graph in graphs for n in graph.nodes)
     return tuple(dict.fromkeys(reads for reads in found if reads is not None))
 
 

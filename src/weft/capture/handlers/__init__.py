@@ -32,6 +32,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     printed_output,
     pytree_library,
     recurrent_layers,
+    registered_operators,
     saved_tensor_hooks,
     size_polyfills,
     standard_library,

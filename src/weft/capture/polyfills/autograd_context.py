@@ -42,6 +42,8 @@ def gradients_like(context: Context, output: Any) -> list[Any]:
 
 
 def _gradient_like(context: Context, output: Any) -> Any:
+    if isinstance(output, list):  # of an operator
+        return [_gradient_like(context, one) for one in output]
     if not isinstance(output, torch.Tensor):
         return None
     if not context.materialize_grads:

@@ -34,13 +34,14 @@ from weft.capture.values.constant import (
     plain_value,
     python_object,
 )
+from weft.capture.values.declared import Declared
 from weft.capture.values.methods import ContainerMethods
 from weft.capture.values.numbers.math_functions import converts, math_of_number
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule_of
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.tensor import TensorValue, record
-from weft.capture.values.tensors.torch_names import is_graph_function, is_pure
+from weft.capture.values.tensors.torch_names import is_graph_function, is_operator, is_pure
 from weft.capture.values.unknown import is_plain_method
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ _KINDS: Final = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wr
                  types.MethodWrapperType, types.ClassMethodDescriptorType,
                  types.GetSetDescriptorType, types.MemberDescriptorType,
                  type(re.compile("").match))
+
+
+call_operator: Declared[[Interpreter, Any, Args, Kwargs], SymbolicValue] = Declared()
+"""The result of an operator of torch's dispatcher."""
 
 
 @final
@@ -100,6 +105,8 @@ class BuiltinValue(SymbolicValue):
         own = rule_of(self.function)
         if own is not None:
             return self._by_rule(own, tx, args, kwargs)
+        if is_operator(self.function):
+            return call_operator(tx, self.function, args, kwargs)
         if is_graph_function(self.function):
             return record(tx, self.function, args, kwargs)
         descriptor = self._read_by_descriptor(args)

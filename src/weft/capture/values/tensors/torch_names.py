@@ -88,6 +88,11 @@ def is_graph_function(function: Any) -> bool:
     """Whether a call of the function is one node of the graph."""
     if id(function) in _GRAPH:
         return True
+    return is_operator(function)
+
+
+def is_operator(function: Any) -> bool:
+    """Whether the function is an operator of torch's dispatcher."""
     return isinstance(function, (OpOverload, OpOverloadPacket))
 
 
