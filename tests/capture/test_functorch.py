@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict, deque
 
 import pytest
@@ -244,3 +245,29 @@ def test_a_branch_on_a_batched_value_raises_as_in_eager() -> None:
 
     with pytest.raises(RuntimeError, match="data-dependent control flow"):
         weft.compile(torch.vmap(branch))(torch.ones(3, 4))
+
+
+IDENTITIES = {
+    "in place": lambda x: torch.vmap(torch.Tensor.mul_, in_dims=(0, None))(x, 2) is x,
+    "in place, of two": lambda x: torch.vmap(lambda t, u: t.copy_(u))(x, x + 1) is x,
+    "in place twice": lambda x: torch.vmap(torch.vmap(lambda t: t.add_(1)))(x) is x,
+    "operator": lambda x: torch.vmap(lambda t: operator.iadd(t, 1))(x) is x,
+    "as it came": lambda x: torch.vmap(lambda t: t.contiguous(), in_dims=1, out_dims=1)(x) is x,
+    "other dimension": lambda x: torch.vmap(lambda t: t, in_dims=1)(x) is x,
+    "several": lambda x: [r is x for r in torch.vmap(lambda t: (t.add_(1), t, t * 2))(x)],
+    "not batched": lambda x: torch.vmap(lambda t: x, out_dims=None)(x.clone()) is x,
+    "auxiliary": lambda x: torch.func.grad(
+        lambda t: ((t * t).sum(), t), has_aux=True)(x)[1] is x,
+    "primal": lambda x: [r is x for r in torch.func.jvp(lambda t: t, (x,), (x,))],
+    "vjp": lambda x: torch.func.vjp(lambda t: t, x)[0] is x,
+    "functional call": lambda x: torch.func.functional_call(
+        torch.nn.ReLU(inplace=True), {}, (x,)) is x,
+}
+
+
+@pytest.mark.parametrize("case", IDENTITIES)
+def test_results_of_transforms_were_other_objects(case: str) -> None:
+    function = IDENTITIES[case]
+    tensors = [torch.arange(9.0).view(3, 3) for _ in range(2)]
+    assert weft.compile(function, backend="aot_eager")(tensors[0]) == function(tensors[1])
+    assert torch.equal(*tensors)

@@ -124,6 +124,8 @@ class AutogradState:
     by id."""
     functions: dict[int, SymbolicValue] = field(default_factory=dict)
     """The values of nodes of that graph that the program has read, by id."""
+    wrapped: dict[int, Any] = field(default_factory=dict)
+    """The tensors that transforms have wrapped, by the id of their fakes."""
     late_reads: dict[tuple[frozenset[Source], frozenset[Source]], Any] = field(
         default_factory=dict)
     """What users' functions and hooks read, by the sources read in the backward and before."""

@@ -26,6 +26,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.polyfills import transforms
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
+from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import polyfill, rule
 from weft.capture.values.tensors.tensor import TensorValue, record
@@ -88,7 +89,19 @@ def _wrapping(function: Any) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if not isinstance(args[0], TensorValue):
             return args[0]
-        return record(tx, function, args, kwargs)
+        tensors = [arg for arg in args if isinstance(arg, TensorValue)]
+        tx.autograd.wrapped.update((id(tensor.example), tensor) for tensor in tensors)
+        return _as_object(tx, record(tx, function, args, kwargs))
+
+
+def _as_object(tx: Interpreter, result: SymbolicValue) -> SymbolicValue:
+    """What a wrapper holds is the tensor that was wrapped, if nothing else took its place."""
+    if isinstance(result, TensorValue):
+        known = tx.autograd.wrapped.get(id(result.example))
+        return result if known is None or known.example is not result.example else known
+    if isinstance(result, TupleValue):
+        result.items = [_as_object(tx, item) for item in result.items]
+    return result
 
 
 for _name in ("_add_batch_dim", "_remove_batch_dim", "_unwrap_batched", "_wrap_for_grad",
