@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import fcntl
 import os
 import pwd
@@ -44,7 +45,8 @@ from weft.config import config
 from weft.runtime import disk_cache, file_locks
 
 LONGEST: Final = 120.0
-"""Seconds after which a process counts as hung."""
+LONGEST_START: Final = 400.0
+"""Seconds after which a process counts as hung: one that is forked, one that starts anew."""
 PROGRAMS: Final = 24
 """Different programs; rounds meet what earlier ones compiled."""
 
@@ -189,6 +191,7 @@ def with_a_wrong_clock(dice: random.Random) -> None:
 
 def run_process(work: Callable[[random.Random], None], seed: int, log: Path) -> int:
     """What a process does; returns how it ends."""
+    faulthandler.dump_traceback_later(LONGEST - 10)  # where it hangs
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -197,6 +200,8 @@ def run_process(work: Callable[[random.Random], None], seed: int, log: Path) -> 
     except BaseException:  # noqa: BLE001  whatever it is, the process has failed
         log.write_text(traceback.format_exc())
         return WRONG
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     if len(seen) > 1:
         log.write_text("\n".join(str(w.message) for w in seen))
         return WARNED
@@ -208,12 +213,14 @@ def run_process(work: Callable[[random.Random], None], seed: int, log: Path) -> 
 
 @dataclass
 class Round:
-    """The processes of a round, by process id, and those that we have killed."""
+    """The processes of a round, by process id; those that we have killed, and those among them that
+    did not end."""
 
     dice: random.Random
     root: Path
     processes: dict[int, Path] = field(default_factory=dict)
     killed: set[int] = field(default_factory=set)
+    hung: set[int] = field(default_factory=set)
 
 
 Disturb = Callable[[Round], None]
@@ -482,19 +489,28 @@ def run_round(kind: str, seed: int, root: Path) -> Counter[str]:
             for n, other in enumerate(others):
                 log = root / f"log-{seed}-other-{n}"
                 now.processes[_start(other, seed * 10 + n, path, log)] = log
-        end = time.monotonic() + LONGEST
+        end = time.monotonic() + (LONGEST_START if kind == "other versions" else LONGEST)
         while now.processes:
             disturb(now)
             time.sleep(0.002)
+            if time.monotonic() > end and not now.hung:
+                _end_all(now, f"{kind}, seed {seed}")
+                counts["hung"] += len(now.hung)
             for process, log in list(now.processes.items()):
-                if time.monotonic() > end:
-                    os.kill(process, signal.SIGKILL)
-                    counts["hung"] += 1
                 ended, status = os.waitpid(process, os.WNOHANG)
                 if ended:
                     del now.processes[process]
                     counts += _verdict(process in now.killed, status, log, f"{kind}, seed {seed}")
     return counts
+
+
+def _end_all(now: Round, name: str) -> None:
+    """Kill the processes that did not end in time."""
+    now.hung |= {*now.processes}
+    now.killed |= now.hung
+    for process in now.hung:
+        print(f"hung: {name}, {Path(f'/proc/{process}/stat').read_text()}", file=sys.stderr)
+        os.kill(process, signal.SIGKILL)
 
 
 def _fork(work: Callable[[random.Random], None], seed: int, log: Path) -> int:

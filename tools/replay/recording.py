@@ -63,6 +63,8 @@ _FILES: Final[Mapping[str, str]] = {
 _ON_GPU: Final = {"schedule": "gpu-schedule", "output_code": "gpu-calls"}
 _FORMATS: Final = {kind: form for forms in ARTIFACTS.values() for kind, form in forms.items()}
 
+Spelling = Callable[[Kernel, Mapping[str, int]], str]
+"""A kernel as a target's text, for likely values of its sizes."""
 Texts = dict[str, str]
 """The texts of a program, by name."""
 
@@ -113,7 +115,7 @@ def texts_of(program: Program) -> Texts:
 
 
 def _texts_of_run(
-    program: Program, files: Mapping[str, str], spelled: Callable[[Kernel], str], target: str
+    program: Program, files: Mapping[str, str], spelled: Spelling, target: str
 ) -> Texts:
     parts: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -124,7 +126,7 @@ def _texts_of_run(
     weft.reset()
     end = events.subscribe(note)
     try:
-        with written_kernels(lambda k: parts[target].append(spelled(k))), quiet():
+        with written_kernels(lambda k, hints: parts[target].append(spelled(k, hints))), quiet():
             outcome = _outcome(program)
     finally:
         end()
@@ -152,13 +154,15 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def written_kernels(note: Callable[[Kernel], object]) -> Iterator[None]:
+def written_kernels(note: Callable[[Kernel, Mapping[str, int]], object]) -> Iterator[None]:
     """Within: kernels are noted and not compiled; ATen graphs run operator by operator. What is
     measured elsewhere is assumed."""
 
-    def compiled(kernels: Sequence[Kernel], *_: object) -> list[Callable[..., None]]:
+    def compiled(
+        kernels: Sequence[Kernel], _: object, hints: Mapping[str, int]
+    ) -> list[Callable[..., None]]:
         for kernel in kernels:
-            note(kernel)
+            note(kernel, hints)
         return [_not_run] * len(kernels)
 
     def compile_and_run_otherwise(graph: Any) -> Any:
@@ -196,20 +200,26 @@ def on_gpu_schedule() -> Iterator[None]:
         yield
 
 
-def _cpp_text(kernel: Kernel) -> str:
+def _cpp_text(kernel: Kernel, _: Mapping[str, int]) -> str:
     return f"// {kernel.name}\n{cpp.source_of(kernel)}"
 
 
-def _triton_text(kernel: Kernel) -> str:
-    """Each form that the kernel would be written in for the sizes of the call."""
-    form = Forms(kernel).best(tuple(64 for _ in kernel.sizes)) if kernel.sizes else None
+def _triton_text(kernel: Kernel, hints: Mapping[str, int]) -> str:
+    """The form that the kernel is written in for the sizes of the call."""
+    forms = Forms(kernel) if kernel.sizes else None
+    form = forms and forms.best(tuple(hints.get(name, _UNKNOWN_SIZE) for name in forms.names))
     try:
         parts, _ = spell(kernel, form)
     except NotImplementedError as error:
         return f"# {kernel.name}: {type(error).__name__}: {error}"
     return "\n\n".join(
         f"{part.listing}\n# programs: {part.source.programs}, warps: {part.source.num_warps}, "
-        f"types: {part.source.signature}, divisors: {part.source.divisors}" for part in parts)
+        f"types: {part.source.signature}, divisors: {part.source.divisors}, "
+        f"multiples: {part.source.multiples}" for part in parts)
+
+
+_UNKNOWN_SIZE: Final = 64
+"""As in `codegen/triton/target.py`: a size that depends on data."""
 
 
 # -- neutral texts --------------------------------------------------------------------------------

@@ -52,8 +52,9 @@ class SharedObject:
 
     def library(self) -> ctypes.CDLL:
         """The loaded object. Raises DoesNotLoad, and OSError where no copy can be written."""
+        content = self._content  # read first: another thread may have loaded and dropped it
         if self._library is None:
-            self._library = load(self._content, self._name)
+            self._library = load(content, self._name)
             self._content = b""
         return self._library
 
