@@ -112,6 +112,27 @@ s.d["k"] = random.random()
 """, "eager")
 
 
+_OF_NUMBERS = (
+    "s.v[k.item()]", "s.w.unfold(0, k.item(), 1)", "s.w[: k.item()].view(2)",
+    "torch.topk(s.w, k.item())", "torch.randint(0, 2 - k.item(), (2,))",
+    "s.o.random_(0, 2 - k.item())", "s.o.uniform_(k.item(), 2)", "s.n ** (2 - k.item())",
+    "s.w + s.v[: k.item()]", "torch.where(s.w[: k.item()] > 0, s.w, s.o)",
+    "torch.arange(0, 3, 2 - k.item())", "s.w.add_(s.v[: k.item()])",
+)
+
+
+@pytest.mark.parametrize("operator", _OF_NUMBERS)
+def test_an_operator_that_refuses_a_number_of_data(operator: str) -> None:
+    """Views, draws and operands of sizes that depend on data were thought not to raise: generators
+    and memory kept what the graph had done before."""
+    _compare(f"""
+s.w.data.add_(torch.rand(3))
+r = np.random.rand()
+{operator}
+x = x + r
+""", "eager", n_calls=3)
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_an_unused_result_raises_in_compiled_graphs(backend: str) -> None:
     _compare("x[k]\ns.w.add_(1)\ns.n // z\nF.embedding(k, s.e).sum()", backend, n_calls=4)

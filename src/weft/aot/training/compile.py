@@ -193,7 +193,7 @@ def _inner_results(traced: Traced, joint: JointGraph, backward: Graph) -> Inner:
     inner = inner_results(backward, joint.tangent_values, joint.inner, views)
     if inner.layers and backward.find_nodes(op="call_function", target=reached) and (
             splits_users_code(cut_at(backward, joint.tangent_values, joint.inner),
-                              joint.tangent_values, inner.layers)):
+                              _values(joint), inner.layers)):
         raise Unsupported("a user's backward or hook behind several results")
     return inner
 

@@ -13,6 +13,7 @@ Operators of the program may raise for whatever reason.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
@@ -21,9 +22,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 import torch
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from weft._torch import OpOverload
-from weft.shapes.symnode import is_hinted
+from weft.shapes.algebra.expr import Expr, symbol_of
+from weft.shapes.symnode import certainly_equal, is_hinted
 
 _T = TypeVar("_T")
 
@@ -37,6 +40,10 @@ class Cause(Enum):
     """Data that it looks at on any device."""
     DIVISOR = auto()
     """A divisor of integers that is 0: on CPUs."""
+    EXPONENT = auto()
+    """A negative exponent of integers."""
+    NUMBER = auto()
+    """Another number, which fakes check unless it depends on data."""
 
 
 _BY_PLACE: Final = re.compile(
@@ -51,6 +58,11 @@ _BY_VALUE: Final = re.compile(
     r"|hist(c|ogram\w*)|_histogramdd\w*|bincount|masked_scatter_?|repeat_interleave|(nan)?quantile"
     r"|_?ctc_loss\w*|_pad_packed_sequence|_pack_padded_sequence|segment_reduce"
     r"|fractional_max\w*|normal|\w*sparse\w*|\w*quantize\w*|_nested\w*|_validate\w*"
+)
+_BY_NUMBER: Final = re.compile(
+    r"select|as_strided|unfold|diagonal|topk|kthvalue|randperm|arange|linspace|logspace|eye"
+    r"|tri[lu]_indices|random_?|randint(_like)?|uniform_?|exponential_?|geometric_?|normal_"
+    r"|log_normal_?|cauchy_?|renorm_?|repeat|pixel_(un)?shuffle"
 )
 _DIVISIONS: Final = frozenset({"div", "floor_divide", "remainder", "fmod"})
 _NEVER: Final = frozenset({
@@ -74,16 +86,23 @@ def error_cause(op: OpOverload) -> Cause | None:
     if op.namespace not in _OWN:
         known = op.namespace == "weft" and not op._schema.name.endswith("_functional")
         return None if known else Cause.VALUE
-    if op.is_view or op.namespace != "aten":
+    if op.namespace != "aten":
         return None
     name = op._schema.name.removeprefix("aten::")
-    if name.removesuffix("_").removeprefix("_foreach_") in _DIVISIONS:
+    if op.is_view:
+        return Cause.NUMBER if _BY_NUMBER.fullmatch(name) else None
+    plain = name.removesuffix("_").removeprefix("_foreach_")
+    if plain in _DIVISIONS:
         return Cause.DIVISOR
+    if plain == "pow" and op._overloadname.endswith("Scalar"):
+        return Cause.EXPONENT
     if name in _NEVER or f"{name}.{op._overloadname}" in _NEVER or name.endswith("_backward"):
         return None
     if _BY_PLACE.fullmatch(name):
         return Cause.PLACE
-    return Cause.VALUE if _BY_VALUE.fullmatch(name) else None
+    if _BY_VALUE.fullmatch(name):
+        return Cause.VALUE
+    return Cause.NUMBER if _BY_NUMBER.fullmatch(name) else None
 
 
 class Operand(Protocol):
@@ -102,7 +121,11 @@ def may_refuse(
     cause = error_cause(op)
     if cause is None or cause is Cause.VALUE:
         return cause is not None
+    if cause is Cause.NUMBER:
+        return any(map(depends_on_data, tree_leaves((args, kwargs))))
     operands = [*tensors_of(args, kind), *tensors_of(kwargs.values(), kind)]
+    if cause is Cause.EXPONENT:
+        return depends_on_data(args[1]) and _has_integers(operands)
     if operands and all(t.device.type != "cpu" for t in operands):
         return False
     if cause is Cause.DIVISOR:
@@ -120,7 +143,34 @@ def _divides_by_zero(
         return False
     if op._schema.name.startswith("aten::div") and kwargs.get("rounding_mode") is None:
         return False
+    return _has_integers(operands)
+
+
+def _has_integers(operands: list[Operand]) -> bool:
     return not any(t.dtype.is_floating_point or t.dtype.is_complex for t in operands)
+
+
+def depends_on_data(value: object) -> bool:
+    """Whether it is a number of torch or of codegen that the data of a call decides."""
+    if isinstance(value, Expr):
+        return any(symbol_of(symbol).kind == "unbacked" for symbol in value.symbols)
+    return not is_hinted(value)
+
+
+def sizes_may_differ(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an elementwise operator may raise because of a size that depends on data: fakes take
+    it for that of the other operands."""
+    if torch.Tag.pointwise not in op.tags:
+        return False
+    shapes = [t.shape for t in tensors_of((*args, *kwargs.values()), torch.Tensor)]
+    return any(any(map(depends_on_data, sizes)) and not _certainly_fit(sizes)
+               for sizes in itertools.zip_longest(*map(reversed, shapes), fillvalue=1))
+
+
+def _certainly_fit(sizes: Sequence[Any]) -> bool:
+    """Whether operands' sizes in a dimension are known to be equal or 1."""
+    longer = [size for size in sizes if not certainly_equal(size, 1)]
+    return all(certainly_equal(size, longer[0]) for size in longer)
 
 
 def _takes_masks(op: OpOverload) -> bool:
@@ -143,10 +193,12 @@ def tensors_of(values: Iterable[Any], kind: type[_T]) -> Iterator[_T]:
 
 def may_raise(node: Node) -> bool:
     """Whether a call in an ATen graph may raise because of its operands' data."""
-    if not isinstance(node.target, OpOverload) or error_cause(node.target) is None:
+    op = node.target
+    if not isinstance(op, OpOverload) or (
+            error_cause(op) is None and torch.Tag.pointwise not in op.tags):
         return False
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
-    return may_refuse(node.target, args, kwargs)
+    return may_refuse(op, args, kwargs) or sizes_may_differ(op, args, kwargs)
 
 
 def takes_data(node: Node) -> bool:

@@ -98,7 +98,9 @@ class MemoFakeMode(FakeTensorMode):
     @contextmanager
     def noting(self) -> Iterator[OperatorNotes]:
         """Note what the operators inside do."""
-        notes = self.notes = OperatorNotes()
+        symbols = self.symbols
+        notes = self.notes = OperatorNotes(
+            has_open_sizes=symbols is not None and symbols.unbacked_symbols.exist)
         try:
             yield notes
         finally:

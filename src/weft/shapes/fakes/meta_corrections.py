@@ -26,6 +26,7 @@ from typing import Any, Final
 import torch
 
 from weft._torch import OpOverload, no_modes
+from weft.shapes.symnode import is_hinted
 
 aten = torch.ops.aten
 
@@ -56,6 +57,12 @@ _PADS: Final = {
 _SOFTMAXES: Final = {aten._softmax.default, aten._safe_softmax.default}
 
 _INDEX_ADDS: Final = {aten.index_add.default, aten.index_add_.default}
+
+_DRAWS: Final = {
+    aten.random_.to, getattr(aten.random_, "from"), aten.uniform_.default, aten.bernoulli_.float,
+    aten.randint_like.default, aten.randint_like.low_dtype,
+}
+"""Operators that refuse an empty range of numbers, or no probability, before they draw."""
 
 _SPECTRA: Final = {aten._fft_r2c.default, aten._fft_c2c.default}
 
@@ -131,6 +138,9 @@ def _check(func: OpOverload, args: Sequence[Any]) -> None:
         if len(kept[0]) != len(kept[1]) or any(
                 type(a) is type(b) is int and a != b for a, b in zip(*kept, strict=True)):
             raise RuntimeError(f"index_add of {source.shape} to {x.shape}")
+    if func in _DRAWS and all(map(is_hinted, args[1:])):
+        with no_modes():
+            func(torch.empty(0, dtype=args[0].dtype), *args[1:])
     if func._schema.is_mutable and torch.Tag.pointwise in func.tags:
         _check_cast(func, args)
     if func in _PARAMETERS and args[0].device.type == "cpu":

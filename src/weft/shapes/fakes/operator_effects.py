@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 
 from weft._torch import OpOverload
-from weft.shapes.fakes.data_errors import may_refuse, tensors_of
+from weft.shapes.fakes.data_errors import may_refuse, sizes_may_differ, tensors_of
 
 
 @cache
@@ -34,9 +34,11 @@ def _written_arguments(func: OpOverload) -> tuple[tuple[int, str], ...]:
 class OperatorNotes:
     """What the operators of one call do, as they run on fakes."""
 
-    __slots__ = ("refuses", "written")
+    __slots__ = ("has_open_sizes", "refuses", "written")
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_open_sizes: bool = False) -> None:
+        self.has_open_sizes = has_open_sizes
+        """Whether there are sizes that depend on data."""
         self.written: dict[int, torch.UntypedStorage] = {}
         """The memory that they write, by its address (it lives on, so that none has the same)."""
         self.refuses = False
@@ -46,7 +48,8 @@ class OperatorNotes:
         """Note an operator that is about to run."""
         for position, name in _written_arguments(func):
             self.note_write(args[position] if position < len(args) else kwargs.get(name))
-        self.refuses = self.refuses or may_refuse(func, args, kwargs)
+        self.refuses = self.refuses or may_refuse(func, args, kwargs) or (
+            self.has_open_sizes and sizes_may_differ(func, args, kwargs))
 
     def note_write(self, value: object) -> None:
         """Note that a tensor, or those in a list, are written."""
