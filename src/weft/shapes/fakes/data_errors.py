@@ -22,7 +22,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 import torch
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from weft._torch import OpOverload
 from weft.shapes.algebra.expr import Expr, symbol_of
@@ -122,7 +121,7 @@ def may_refuse(
     if cause is None or cause is Cause.VALUE:
         return cause is not None
     if cause is Cause.NUMBER:
-        return any(map(depends_on_data, tree_leaves((args, kwargs))))
+        return any(map(depends_on_data, _flat((*args, *kwargs.values()))))
     operands = [*tensors_of(args, kind), *tensors_of(kwargs.values(), kind)]
     if cause is Cause.EXPONENT:
         return depends_on_data(args[1]) and _has_integers(operands)
@@ -181,11 +180,16 @@ def _takes_masks(op: OpOverload) -> bool:
 
 def tensors_of(values: Iterable[Any], kind: type[_T]) -> Iterator[_T]:
     """The tensors among values, and in the lists among them."""
+    return (value for value in _flat(values) if isinstance(value, kind))
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, and those in the lists among them."""
     for value in values:
-        if isinstance(value, kind):
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
             yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_of(value, kind)
 
 
 # -- nodes of graphs -------------------------------------------------------------------------------
