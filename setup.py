@@ -41,6 +41,7 @@ setup(
             "csrc/frame/compiled_function.c",
             "csrc/frame/tail_call.c",
             "csrc/frame/frame_objects.c",
+            "csrc/frame/torch_stance.c",
             "csrc/frame/frame_hook.c",
         ),
         extension("weft._cuda", "csrc/cuda_driver.c"),

@@ -15,6 +15,7 @@
  *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
  *   tail_call.c          replacements that end by returning what to call next
  *   frame_objects.c      tracebacks that show the frames of the program
+ *   torch_stance.c       the stance that torch.compiler.set_stance has set
  *   frame_hook.c         the same for nested Python frames (PEP 523)
  *   module.c             the module
  */
@@ -240,6 +241,7 @@ typedef struct CodeCache {
     PyObject *code;    /* strong when `owned`, else borrowed */
     bool owned;        /* by CompiledFunctions */
     bool skip;         /* never try, never compile */
+    bool unhooked;     /* skipped, and what it calls too */
     bool frozen;       /* try, but compile no more */
     struct CodeCache *previous, *next; /* among all that live */
 } CodeCache;
@@ -258,15 +260,24 @@ int code_cache_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, P
 /* Calls the replacement, with the frame hook on if the entry needs it. Steals `collected`. */
 PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss);
 
+/* ---- torch_stance.c ---------------------------------------------------------------------------- */
+typedef enum {
+    STANCE_COMPILE, /* the others are read at a miss */
+    STANCE_EAGER,   /* compiled functions and frames run as plain Python */
+    STANCE_BACKEND, /* compiled functions are compiled by another backend */
+} Stance;
+Stance torch_stance(void);
+PyObject *stance_redirect(PyObject *compiled); /* new reference: what to call instead, or None */
+
 /* ---- frame_hook.c ------------------------------------------------------------------------------ */
 bool hook_pause(bool paused); /* whether frames are left alone all the same; returns the previous */
 /* Another frame evaluator (torch.compile's) is out of use from the first to the second. */
 _PyFrameEvalFunction hook_set_other_aside(void);
 void hook_put_back(_PyFrameEvalFunction other);
-bool hook_forced_eager(void);   /* this thread runs everything as plain Python */
+Stance hook_stance(void);               /* of this thread: weft's, else torch's */
 PyObject *hook_swap(PyObject *on_miss); /* this thread's; steals, returns the previous (or NULL) */
 PyObject *hook_current(void);           /* borrowed or NULL */
-/* Runs the function as it is. `steal`: its frame, once it has the arguments, is the only one to. */
+/* Runs the function as it is, what it calls with this `on_miss` or NULL. `steal`: its frame, once it has the arguments, is the only one to. */
 PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss, PyObject **args,
                            Py_ssize_t nargs, PyObject *kwnames, bool steal);
 extern PyTypeObject *Hook_Type;
@@ -299,6 +310,7 @@ int compiled_function_init(PyObject *module);
 int frame_hook_init(PyObject *module);
 int tail_call_init(PyObject *module);
 int frame_objects_init(PyObject *module);
+int torch_stance_init(PyObject *module);
 
 /* Makes a heap type from its spec and adds it to the module under its own name. */
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec);

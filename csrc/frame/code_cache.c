@@ -65,7 +65,7 @@ CodeCache *code_cache_get(PyObject *code)
         return NULL;
     cache->entries = PyTuple_New(0);
     cache->code = NULL;
-    cache->owned = cache->skip = cache->frozen = false;
+    cache->owned = cache->skip = cache->unhooked = cache->frozen = false;
     link_cache(cache);
     if (cache->entries == NULL || code_extra_set(code, extra_index, cache) < 0) {
         Py_DECREF(cache);
@@ -423,6 +423,14 @@ static PyObject *frame_skip(PyObject *Py_UNUSED(module), PyObject *code)
     Py_RETURN_NONE;
 }
 
+static PyObject *frame_skip_deeply(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    if (require_code(code) < 0 || skip_code(code) < 0)
+        return NULL;
+    code_cache_find(code)->unhooked = true;
+    Py_RETURN_NONE;
+}
+
 static PyObject *frame_freeze(PyObject *Py_UNUSED(module), PyObject *code)
 {
     CodeCache *cache = require_code(code) < 0 ? NULL : code_cache_get(code);
@@ -496,6 +504,8 @@ static PyMethodDef functions[] = {
      PyDoc_STR("add_entry(code, entry)\n\nPut an entry first among those of its kind.")},
     {"skip", frame_skip, METH_O,
      PyDoc_STR("skip(code)\n\nLeave the code to the interpreter from now on.")},
+    {"skip_deeply", frame_skip_deeply, METH_O,
+     PyDoc_STR("skip_deeply(code)\n\nThe same for what the code calls: it runs with the hook off.")},
     {"freeze", frame_freeze, METH_O,
      PyDoc_STR("freeze(code)\n\nKeep using the entries, but ask for no more.")},
     {"is_settled", frame_is_settled, METH_O,

@@ -205,6 +205,12 @@ static void release_arguments(const Entry *entry, PyObject **args, Py_ssize_t n)
         Py_CLEAR(args[i]);
 }
 
+/* What a stance has called instead (new reference); None: the compiled function itself. */
+static PyObject *other_under(Stance stance, CompiledFunction *self)
+{
+    return stance == STANCE_EAGER ? Py_NewRef(self->fn) : stance_redirect((PyObject *)self);
+}
+
 PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nargs, PyObject *kwnames,
                              bool steal)
 {
@@ -212,8 +218,18 @@ PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nar
     Bound bound;
     Entry *entry = NULL;
     PyObject *collected = NULL, *result = NULL, *signal = NULL;
-    if (hook_forced_eager())
-        return PyObject_Vectorcall(self->fn, args, (size_t)nargs, kwnames);
+    Stance stance = hook_stance();
+    if (stance != STANCE_COMPILE) {
+        PyObject *other = other_under(stance, self);
+        if (other == NULL)
+            return NULL;
+        if (other != Py_None) {
+            result = PyObject_Vectorcall(other, args, (size_t)nargs, kwnames);
+            Py_DECREF(other);
+            return result;
+        }
+        Py_DECREF(other);
+    }
     CodeCache *cache = present_cache(self);
     if (cache == NULL)
         return NULL;
@@ -238,7 +254,8 @@ PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nar
         signal = rerun_signal(result);
     }
     if (found == 0 || signal != NULL)
-        result = hook_run_eagerly(self->fn, cache->code, self->on_miss, args, nargs, kwnames, steal);
+        result = hook_run_eagerly(self->fn, cache->code, cache->unhooked ? NULL : self->on_miss, args,
+                                  nargs, kwnames, steal);
     if (signal != NULL)
         result = rerun_done(result, signal);
     Py_DECREF(cache);

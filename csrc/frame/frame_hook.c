@@ -95,15 +95,15 @@ void hook_put_back(_PyFrameEvalFunction other)
         _PyInterpreterState_SetEvalFrameFunc(interpreter, other);
 }
 
-bool hook_forced_eager(void)
+Stance hook_stance(void)
 {
-    return thread_hook.forced_eager;
+    return thread_hook.forced_eager ? STANCE_EAGER : torch_stance();
 }
 
 PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss, PyObject **args,
                            Py_ssize_t nargs, PyObject *kwnames, bool steal)
 {
-    PyObject *previous = hook_swap(Py_NewRef(on_miss));
+    PyObject *previous = hook_swap(Py_XNewRef(on_miss));
     PyObject *previous_eager = thread_hook.eager;
     thread_hook.eager = code;
     thread_hook.given = steal ? args : NULL;
@@ -174,6 +174,13 @@ static PyObject *pass_on_unhooked(PyThreadState *state, Frame *frame)
     return result;
 }
 
+/* Whether the frame and what it calls are left to the interpreter. */
+static bool is_unhooked(PyCodeObject *code)
+{
+    const CodeCache *cache = code_cache_find((PyObject *)code);
+    return cache != NULL && cache->unhooked;
+}
+
 /* 1: *entry and *collected are set; 0: leave the frame to the interpreter; -1: exception. */
 static int find_entry(Frame *frame, PyCodeObject *code, Entry **entry, PyObject **collected)
 {
@@ -208,8 +215,8 @@ static int find_entry(Frame *frame, PyCodeObject *code, Entry **entry, PyObject 
 static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
 {
     PyCodeObject *code = frame_code(frame);
-    if (thread_hook.on_miss == NULL || thread_hook.paused || thread_hook.forced_eager || throwing ||
-        code == NULL || thread_is_traced(state) || is_below_another(state))
+    if (thread_hook.on_miss == NULL || thread_hook.paused || throwing || code == NULL ||
+        thread_is_traced(state) || is_below_another(state) || hook_stance() != STANCE_COMPILE)
         return pass_on(state, frame, throwing);
     if (is_module_body(code) || is_deep_in_c(state))
         return pass_on_unhooked(state, frame);
@@ -221,7 +228,7 @@ static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
     PyObject *collected = NULL;
     int found = find_entry(frame, code, &entry, &collected);
     if (found == 0)
-        return pass_on(state, frame, throwing);
+        return is_unhooked(code) ? pass_on_unhooked(state, frame) : pass_on(state, frame, throwing);
     PyObject *result = NULL;
     if (found == 1) {
         PyObject *on_miss = Py_XNewRef(thread_hook.on_miss);

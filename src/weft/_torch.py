@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -445,39 +444,6 @@ class DispatchMode(TorchDispatchMode):
         """False, or PyTorch would wrap `__torch_dispatch__` in a function that imports
         torch._dynamo."""
         return False
-
-
-def dynamo_allows(fn: object) -> bool:
-    """markers: whether `torch.compiler.allow_in_graph` marked a function.
-
-    The mark is stored in a module that weft does not import; if it was set, that module is loaded.
-    """
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    return rules is not None and id(fn) in rules._allowed_callable_ids
-
-
-def counts_modules_for_dynamo(fn: types.FunctionType) -> bool:
-    """capture: whether a function only informs torch.compile about a new module.
-
-    Once torch.compile has run in a process, `nn.Module.__init__` calls it.
-    """
-    return (fn.__qualname__ == "GenerationTracker.tag"
-            and fn.__module__ == "torch._dynamo.mutation_guard")
-
-
-def dynamo_substitute(fn: object) -> Any:
-    """capture: the function that a program set for a C function with
-    `torch.compiler.substitute_in_graph`, or None.
-
-    torch.compile's own ones, there once something imported it, do not count.
-    """
-    functions = sys.modules.get("torch._dynamo.variables.functions")
-    if functions is None:
-        return None
-    found = functions.PolyfilledFunctionVariable._get_polyfill_handlers().get(fn)
-    substitute = getattr(found, "__torch_dynamo_polyfill__", found)
-    module = getattr(substitute, "__module__", None)
-    return None if str(module).startswith("torch._dynamo.") else substitute
 
 
 @cache

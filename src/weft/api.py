@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, overload
 import torch
 
 from weft import backends, capture, torch_version
+from weft._frame import set_redirect
 from weft.backends.torch_context import symbolic_examples
 from weft.config import MODES, CompileOptions, check_options, config
 from weft.diagnostics import events, failures, statistics
@@ -36,6 +37,7 @@ from weft.errors import (
 )
 from weft.interrupts import surface
 from weft.module import CompiledModule
+from weft.torch_marks import mark_wrapper, torch_stance, unmarked
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=torch.nn.Module)
@@ -140,6 +142,7 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
     if disable or config.disable:
         return model
     torch_version.warn_of_newer(users_level())
+    model = unmarked(model)
     if isinstance(model, CompiledModule):
         wrapper = _compiled_module(model._orig_mod, options, backend)
         wrapper.take_hooks(model)
@@ -162,7 +165,7 @@ def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any
     calls them. Generators and coroutines are returned as they are: the interpreter suspends and
     resumes their frames.
     """
-    fn = capture.original_function(fn)
+    original = fn = capture.original_function(fn)
     options = _with_shapes(fn, options)
     if isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
         return MethodType(_compile_callable(fn.__func__, options, backend), fn.__self__)
@@ -170,7 +173,17 @@ def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any
         fn = _as_function(fn)
     if fn.__code__.co_flags & _SUSPENDABLE:
         return fn
-    return capture.compile_function(_own_code(fn), options, backend)
+    compiled = capture.compile_function(_own_code(fn), options, backend)
+    mark_wrapper(compiled, original)
+    return compiled
+
+
+def _under_forced_backend(compiled: Any) -> Any:
+    """What runs instead of a compiled function while PyTorch's stance forces a backend upon all."""
+    return capture.compiled_by(compiled, torch_stance().backend, _resolve_backend)
+
+
+set_redirect(_under_forced_backend)
 
 
 def _with_shapes(fn: Any, options: CompileOptions) -> CompileOptions:
@@ -186,9 +199,7 @@ def _with_shapes(fn: Any, options: CompileOptions) -> CompileOptions:
 def _own_code(fn: FunctionType) -> FunctionType:
     """`fn` with a code object of its own: compiled variants are kept per code object, and two
     compilations of one function (other options, another backend) must not see each other's."""
-    made = FunctionType(
-        fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    made.__kwdefaults__ = fn.__kwdefaults__
+    made = capture.with_code(fn, fn.__code__.replace())
     functools.update_wrapper(made, fn)
     return made
 

@@ -12,15 +12,14 @@ Place in the pipeline: below capture, which reads the marks; `weft` exports the 
 
     weft.mark_dynamic(x, 0, min=2)      # dimension 0 of x gets a symbolic size
 
-A disabled function carries the attribute that `torch.compiler.disable` sets too, so capture looks
-in one place for both.
+A disabled function carries the attributes that `torch.compiler.disable` sets too (`torch_marks`),
+so capture looks in one place for both.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, Final, ParamSpec, TypeVar, cast, overload
@@ -28,18 +27,21 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 import torch
 
 from weft._frame import skip, unhooked
-from weft._torch import dynamo_allows
 from weft.dims import DimRange
 from weft.errors import BadValue, NotCallable
+from weft.torch_marks import (
+    DISABLED,
+    REASON,
+    RECURSIVE,
+    TENSOR_MARKS,
+    dimension_marks,
+    is_allowed,
+    mark_wrapper,
+    unmarked,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-DISABLED: Final = "_torchdynamo_disable"
-"""Attribute of functions that must not be captured (the name PyTorch's own libraries use)."""
-
-RECURSIVE: Final = "_torchdynamo_disable_recursive"
-"""Attribute of the same functions: False where only the function's own frame is meant."""
 
 DYNAMIC: Final = "_weft_dynamic"
 """Attribute of tensors: dict of dimension -> `DimRange`, or None for a dimension kept static."""
@@ -59,10 +61,10 @@ def disable(fn: Any = None, *, recursive: bool = True, reason: str = "") -> Any:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
         raise NotCallable(fn, "weft.disable")
+    fn = unmarked(fn)
     disabled = _unhooked(fn) if recursive else _skip_frame(fn)
-    setattr(disabled, DISABLED, True)
-    disabled.__dict__[RECURSIVE] = recursive
-    disabled.__dict__["_torchdynamo_disable_msg"] = reason or None
+    disabled.__dict__.update({DISABLED: True, RECURSIVE: recursive, REASON: reason or None})
+    mark_wrapper(disabled, fn)
     return disabled
 
 
@@ -94,22 +96,6 @@ def _skip_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
     return own
 
 
-def mark_of(fn: object, name: str) -> Any:
-    """The value of the mark on a callable, or None; a `__getattr__` of the program does not run."""
-    marked = fn.__func__ if isinstance(fn, MethodType) else fn
-    return inspect.getattr_static(marked, name, None)
-
-
-def is_disabled(fn: object) -> bool:
-    """Whether `weft.disable` or `torch.compiler.disable` marked this callable."""
-    return mark_of(fn, DISABLED) is True
-
-
-def is_disabled_deeply(fn: object) -> bool:
-    """Whether the functions that the marked callable calls are not captured either."""
-    return is_disabled(fn) and mark_of(fn, RECURSIVE) is not False
-
-
 def allow_in_graph(fn: Callable[P, R]) -> Callable[P, R]:
     """Mark `fn` as one operation: capture records the call and does not look inside.
 
@@ -127,7 +113,7 @@ _ALLOWED: Final[dict[int, Any]] = {}
 
 def is_allowed_in_graph(fn: object) -> bool:
     """Whether `allow_in_graph`, weft's or torch.compiler's, marked this callable."""
-    return id(fn) in _ALLOWED or dynamo_allows(fn)
+    return id(fn) in _ALLOWED or is_allowed(fn)
 
 
 def is_compiling() -> bool:
@@ -186,32 +172,12 @@ def _own_marks(tensor: torch.Tensor) -> dict[int, DimRange | None]:
 
 
 def dynamic_marks(tensor: torch.Tensor) -> dict[int, DimRange | None]:
-    """The marks of a tensor's dimensions: a range, or None for static ones.
-
-    `torch._dynamo.mark_dynamic`, `maybe_mark_dynamic` and `mark_static` set plain attributes, which
-    count like weft's.
-    """
+    """The marks of a tensor's dimensions: a range, or None for static ones; torch.compile's count
+    like weft's."""
     attributes = tensor.__dict__
     if not any(name in attributes for name in _MARKS):
         return {}
-    return {**dict(_torch_marks(attributes)), **_own_marks(tensor)}
+    return {**dict(dimension_marks(attributes)), **_own_marks(tensor)}
 
 
-def _torch_marks(attributes: dict[str, Any]) -> Iterator[tuple[int, DimRange | None]]:
-    for d in attributes.get(_TORCH_WEAK, ()):
-        yield d, DimRange(strict=False)
-    limits = {r.dim: (r.min or 0, r.max) for r in attributes.get(_TORCH_RANGE, ())}
-    for d in attributes.get(_TORCH_DYNAMIC, ()):
-        yield d, DimRange(*limits.get(d, (0, None)))
-    for d in attributes.get(_TORCH_UNBACKED, ()):
-        yield d, DimRange(unbacked=True)
-    for d in attributes.get(_TORCH_STATIC, ()):
-        yield d, None
-
-
-_TORCH_DYNAMIC: Final = "_dynamo_dynamic_indices"
-_TORCH_RANGE: Final = "_dynamo_dynamic_range"
-_TORCH_WEAK: Final = "_dynamo_weak_dynamic_indices"
-_TORCH_STATIC: Final = "_dynamo_static_indices"
-_TORCH_UNBACKED: Final = "_dynamo_unbacked_indices"
-_MARKS: Final = (DYNAMIC, _TORCH_DYNAMIC, _TORCH_WEAK, _TORCH_STATIC, _TORCH_UNBACKED)
+_MARKS: Final = (DYNAMIC, *TENSOR_MARKS)

@@ -140,6 +140,15 @@ class CompiledModule(torch.nn.Module):
     def __dir__(self) -> list[str]:
         return sorted({*dir(type(self)), *self.__dict__, *dir(self._orig_mod)})
 
+    @property
+    def _torchdynamo_orig_callable(self) -> torch.nn.Module:
+        """What PyTorch's controls (`torch.compiler.disable`, ...) are applied to."""
+        return self._orig_mod
+
+    @property
+    def _torchdynamo_wrapper_id(self) -> int:
+        return id(self)
+
     def __len__(self) -> int:
         if isinstance(self._orig_mod, Sized):
             return len(self._orig_mod)

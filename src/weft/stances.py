@@ -2,7 +2,8 @@
 breaks are errors.
 
 Place in the pipeline: below capture, which reads the stance if no compiled variant fits. Both
-settings belong to the thread that sets them. `set_stance` is a function, context and decorator::
+settings belong to the thread that sets them; where it sets no stance, `torch.compiler.set_stance`
+counts, which is of the process. `set_stance` is a function, context and decorator::
 
     weft.set_stance("eager_on_recompile")           # from now on: no compilation in this thread
 
@@ -23,11 +24,19 @@ from typing import Any, Final, ParamSpec, TypeVar, final
 from weft._frame import force_eager
 from weft.config import config
 from weft.errors import BadValue, UnknownStance
+from weft.torch_marks import torch_stance
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-STANCES: Final = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+REFUSING: Final = ("force_eager", "eager_on_recompile", "fail_on_recompile")
+"""Stances under which nothing is compiled."""
+
+WAITING: Final = ("eager_then_compile", "aot_eager_then_compile")
+"""Stances under which the second call is compiled. (PyTorch's: the first one saves memory by
+checkpoints, which eager does here.)"""
+
+STANCES: Final = ("default", *REFUSING, *WAITING)
 
 
 class _Settings(threading.local):
@@ -40,8 +49,9 @@ _settings: Final = _Settings()
 
 
 def current_stance() -> str:
-    """This thread's stance."""
-    return _settings.stance
+    """This thread's stance: its own, else PyTorch's."""
+    own = _settings.stance
+    return torch_stance().name if own == "default" else own
 
 
 def _change_stance(stance: str) -> str:
@@ -90,7 +100,8 @@ class set_stance(_Decorator):
 
     "default": compile as needed. "force_eager": run everything as plain Python.
     "eager_on_recompile": use compiled variants, run the rest as plain Python. "fail_on_recompile":
-    use compiled variants, raise `RecompileError` if none fits.
+    use compiled variants, raise `RecompileError` if none fits. "eager_then_compile" and
+    "aot_eager_then_compile": run what is called for the first time as plain Python, then compile.
 
     Raises UnknownStance for any other name.
     """

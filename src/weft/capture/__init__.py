@@ -15,20 +15,29 @@ Place in the pipeline: the front end. By role:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 from weft import _frame
 from weft.capture import handlers  # noqa: F401  (registers the rules)
-from weft.capture.compiler import FrameCompiler
+from weft.capture.compiler import FrameCompiler, with_code
 from weft.config import CompileOptions
 
-__all__ = ["cache_entries", "compile_function", "original_function", "reset"]
+__all__ = ["cache_entries", "compile_function", "compiled_by", "original_function", "reset",
+           "with_code"]
 
 
 def compile_function(fn: FunctionType, options: CompileOptions, backend: Any) -> Any:
     """`fn`, captured and compiled by `backend` at its first call."""
     return FrameCompiler(options, backend).root(fn)
+
+
+def compiled_by(compiled: Any, name: Any, resolve: Callable[[Any], Any]) -> Any:
+    """What a compiled function is while the program forces the backend of this name upon all; None:
+    itself."""
+    compiler = getattr(compiled.on_miss, "__self__", None)
+    return compiler.other(compiled, name, resolve) if isinstance(compiler, FrameCompiler) else None
 
 
 def original_function(obj: Any) -> Any:

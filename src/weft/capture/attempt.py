@@ -45,7 +45,6 @@ from weft.capture.values.numbers.symbolic_numbers import number_node
 from weft.capture.values.tensors.known_data import rely_on
 from weft.config import config
 from weft.diagnostics import events
-from weft.errors import GraphBreakError
 from weft.shapes.context import ShapeContext
 from weft.shapes.fakes.fake import FakeContext
 from weft.stances import breaks_are_errors
@@ -177,8 +176,7 @@ class Attempt:
 
     def _report(self, reason: GraphBreak) -> None:
         if breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph):
-            raise GraphBreakError(reason.reason, id=reason.kind.id, stack=reason.stack,
-                                  hint=reason.kind.hint)
+            raise reason.error()
 
     def _break(self, tx: Interpreter, emit: Emitter, here: BreakHere, reason: GraphBreak | None
                ) -> int | None:

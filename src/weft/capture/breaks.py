@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from weft.errors import SourceLine
+from weft.errors import GraphBreakError, SourceLine
 from weft.stances import error_mode
 
 
@@ -50,6 +50,9 @@ _KINDS: Final = (
               "let the function only compute, or call it outside of the compiled function"),
     BreakKind("disabled", "The function is marked with weft.disable or torch.compiler.disable.",
               "remove the mark if the function can be captured"),
+    BreakKind("forbidden", "The function is one that must not be called by compiled code, such as "
+              "torch.compiler.set_stance: it is called between the graphs.",
+              "call it outside of the compiled function"),
     BreakKind("checkpoint",
               "The checkpointed function does not do the same when the backward runs it again (it "
               "writes to what exists outside, or asks for the gradient mode, which differs), or is "
@@ -129,6 +132,10 @@ class GraphBreak(Signal):
     @property
     def reason(self) -> str:
         return f"{self.detail} ({self.kind.explanation})"
+
+    def error(self) -> GraphBreakError:
+        """What is raised where breaks are errors."""
+        return GraphBreakError(self.reason, id=self.kind.id, stack=self.stack, hint=self.kind.hint)
 
 
 @final

@@ -26,7 +26,7 @@ from weft._torch import (
 )
 from weft.backends import is_own
 from weft.capture.attempt import Attempt
-from weft.capture.breaks import ObservedException, SkipFrame
+from weft.capture.breaks import ObservedException, SkipFrame, graph_break
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.graph import GraphInput
@@ -42,7 +42,7 @@ from weft.capture.guards.recompiles import (
 from weft.capture.guards.self_check import fits, require_fit
 from weft.capture.guards.shape_guards import add_shape_guards
 from weft.capture.interpreter import Interpreter
-from weft.capture.replacement.checkpointing import eager_entry, runs_checkpoint
+from weft.capture.replacement.checkpointing import runs_checkpoint
 from weft.capture.replacement.continuation import is_continuation
 from weft.capture.replacement.device_modes import modes_set_aside, only_devices, without_modes
 from weft.capture.replacement.emitter import Emitter
@@ -66,7 +66,8 @@ from weft.errors import BackendError, GraphBreakError, InternalError, RecompileE
 from weft.interrupts import surface
 from weft.runtime.restoring import restored_on_error
 from weft.shapes.policy import DynamicPolicy
-from weft.stances import current_stance
+from weft.stances import REFUSING, WAITING, current_stance
+from weft.torch_marks import disabled_text, is_disabled, is_disabled_deeply, unmarked
 from weft.torch_version import IS_TESTED
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -115,6 +116,9 @@ class FrameCompiler:
         self._n_recompiles = 0
         self._declared = Declarations()
         self._root: types.CodeType | None = None
+        self._waited: PerCode[bool] = PerCode()
+        self._others: dict[Any, Any] = {}
+        self._is_other = False
 
     # -- entry points -----------------------------------------------------------------------------
 
@@ -127,6 +131,18 @@ class FrameCompiler:
         """The compiled form of a function; its first call captures it."""
         return _frame.CompiledFunction(function, self.on_miss)
 
+    def other(self, compiled: Any, name: Any, resolve: Callable[[Any], Backend]) -> Any:
+        """The form of a compiled function that a backend which is forced upon it has compiled; None
+        if it is one, or goes on in the middle of a call."""
+        function: types.FunctionType = compiled.__wrapped__
+        if self._is_other or function.__code__ is not self._root:
+            return None
+        if name not in self._others:
+            compiler = FrameCompiler(self.options, resolve(name))
+            compiler._is_other = True
+            self._others[name] = compiler.root(with_code(function, self._root.replace()))
+        return self._others[name]
+
     def on_miss(
         self, compiled: Any, function: types.FunctionType, code: types.CodeType,
         locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any],
@@ -138,10 +154,17 @@ class FrameCompiler:
         state = FrameState(code, locals, cells, globals)
         if are_builtins_replaced():
             return None
-        if current_stance() != "default":
+        if is_disabled(function):
+            return self._leave_disabled(compiled, function)
+        stance = current_stance()
+        if stance in REFUSING:
             return self._refuse(compiled, state)
+        if stance in WAITING and not self._waited.get(code):
+            self._waited[code] = True
+            return None
         if compiled is None and runs_checkpoint(code):
-            return eager_entry()
+            _frame.skip_deeply(code)
+            return None
         if compiled is None and self.is_skipped(code):
             _frame.skip(code)
             return None
@@ -190,6 +213,16 @@ class FrameCompiler:
             self._note_skip(code, always=False)
         return None
 
+    def _leave_disabled(self, compiled: Any, function: types.FunctionType) -> None:
+        """Leave a function that is marked as disabled to Python, and what it calls if the mark says
+        so."""
+        if compiled is not None and self.options.fullgraph:
+            raise graph_break("disabled", disabled_text(function)).error()
+        if is_disabled_deeply(function):
+            _frame.skip_deeply(function.__code__)
+        else:  # PyTorch's wrapper, whose code others share, or the function itself
+            _frame.skip(getattr(unmarked(function), "__code__", function.__code__))
+
     def _refuse(self, compiled: Any, state: FrameState) -> None:
         """A stance forbids compiling: let the call run eagerly, or raise RecompileError."""
         known = _frame.entries(state.code)
@@ -199,10 +232,7 @@ class FrameCompiler:
     def compiled_copy(self, function: types.FunctionType) -> Any:
         """The compiled form of a function of the program, with this compilation's copy of its
         code."""
-        copy = types.FunctionType(self.own_code(function.__code__), function.__globals__,
-                                  function.__name__, function.__defaults__, function.__closure__)
-        copy.__kwdefaults__ = function.__kwdefaults__
-        return self.compiled(copy)
+        return self.compiled(with_code(function, self.own_code(function.__code__)))
 
     def own_code(self, code: types.CodeType) -> types.CodeType:
         """This compilation's copy of a code object: the entries of its continuations belong to the
@@ -406,6 +436,14 @@ class FrameCompiler:
         return checks.checked(
             "capture", lambda: self.backend(module, examples), lambda _: source, lambda: examples,
             self.backend, getattr(self.backend, "__name__", "inductor"))
+
+
+def with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
+    """The same function with another, equal code object, which has entries of its own."""
+    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__,
+                              function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def _may_rerun(tx: Interpreter, graph: Callable[..., Any] | None, code: types.CodeType) -> bool:

@@ -18,28 +18,46 @@ from weft._torch import (
     call_script_method,
     call_scripted,
     compile_markers,
-    counts_modules_for_dynamo,
     is_scripting,
     region_call,
 )
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.held_objects import holding, split_arguments
+from weft.capture.polyfills.contexts import NullContext
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.values.constant import NONE, constant, evaluate_call
+from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate_call, is_none
 from weft.capture.values.objects.classes import constructor
-from weft.capture.values.objects.functions import MARKED, Rule, rule
+from weft.capture.values.objects.functions import (
+    MARKED,
+    MARKED_INSIDE,
+    MARKED_METHODS,
+    FunctionValue,
+    Rule,
+    inline,
+    rule,
+)
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.tensor import record
-from weft.markers import DISABLED, is_allowed_in_graph, is_compiling
-from weft.stances import error_mode, set_error_mode, set_stance
+from weft.markers import is_allowed_in_graph, is_compiling
+from weft.stances import error_mode, error_on_graph_break, set_error_mode, set_stance
+from weft.torch_marks import (
+    CONSTANT,
+    DISABLED,
+    FORBIDDEN,
+    INLINED,
+    ORIGINAL,
+    control_of,
+    counts_modules,
+    disabled_text,
+    is_disallowed,
+    is_leaf,
+)
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-_ORIGINAL: Final = "_torchdynamo_orig_callable"
 _COMPILER: Final = str(Path("torch", "_dynamo", "eval_frame.py"))
-_CONSTANT: Final = "_dynamo_marked_constant"
 _SEEN_THROUGH: Final = ("torch.optim.",)
 """Homes of functions that PyTorch keeps from torch.compile and that are ordinary programs."""
 
@@ -63,7 +81,7 @@ def _call_region(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A function compiled by torch.jit is captured as the Python function that it was made from."""
     function = args[0].real()
-    original = getattr(function, "_torchdynamo_inline", None)
+    original = getattr(function, INLINED, None)
     if original is None:
         raise graph_break("unknown-c-function", f"a call of {function!r}")
     tx.modes.scripted += 1
@@ -114,30 +132,118 @@ def _wrap_compiled(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
     return CompiledFunctionValue(obj, source)
 
 
+@final
+class AllowedMethodValue(OutsideObject):
+    """A bound method that is one operation of the graph."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"method {self.object.__qualname__}"
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return _allowed(self.object, tx, args, kwargs)
+
+
+MARKED_METHODS.append(
+    lambda method, source: AllowedMethodValue(method, source) if is_allowed_in_graph(method)
+    else None)
+
+
 def _mark_of(function: types.FunctionType) -> Rule | None:
     """The rule of a marked function, or None."""
     attributes = function.__dict__
     if attributes:
         if _is_compiled_by_torch(function):
-            return functools.partial(_inlined, attributes[_ORIGINAL])
+            return functools.partial(_inlined, attributes[ORIGINAL])
         if attributes.get(DISABLED) is True or "__wrapped__" in attributes:
             return _disabled(function)
-        if attributes.get(_CONSTANT) is True:
+        if attributes.get(CONSTANT) is True:
             return functools.partial(_constant_result, function)
-    if counts_modules_for_dynamo(function):
+        if attributes.get(FORBIDDEN) is True:
+            return functools.partial(_forbidden, function)
+    return _rule_by_id(function)
+
+
+MARKED.append(_mark_of)
+
+
+def _rule_by_id(function: types.FunctionType) -> Rule | None:
+    """The rule of a function that a control has noted elsewhere, or that is a control itself."""
+    control = CONTROLS.get(control_of(function) or "")
+    if control is not None:
+        return control
+    if is_disallowed(function):
+        return functools.partial(_asks_for_break, function)
+    if is_leaf(function):
+        return functools.partial(_break, function)
+    if counts_modules(function):
         return lambda tx, args, kwargs: NONE
     return functools.partial(_allowed, function) if is_allowed_in_graph(function) else None
 
 
-MARKED.append(_mark_of)
+def _config_patch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Settings of torch.compile for a while say nothing to weft: a context without effect."""
+    return tx.wrap_fixed(NullContext, "NullContext").call(tx, [], {})
+
+
+def _config_decorator(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """The same, or what it decorates."""
+    decorated = [*args, *kwargs.values()]
+    return decorated[0] if decorated and not is_none(decorated[0]) else _config_patch(tx, [], {})
+
+
+def _error_context(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(error_on_graph_break, "error_on_graph_break").call(
+        tx, [*args, *kwargs.values()], {})
+
+
+def _marks_for_good(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("state", "a mark that torch.compile's controls keep in their own tables")
+
+
+CONTROLS: Final[dict[str, Rule]] = {
+    "allow_in_graph": _marks_for_good,
+    "disable_nested_graph_breaks": _config_decorator,
+    "disallow_in_graph": _marks_for_good,
+    "dont_skip_tracing": _config_decorator,
+    "error_on_graph_break": _error_context,
+    "leaf_function": _marks_for_good,
+    "nonstrict_trace": _marks_for_good,
+    "patch_dynamo_config": _config_patch,
+    "substitute_in_graph": _marks_for_good,
+}
+"""The rules of functions of torch._dynamo.decorators, which weft does not import, by name."""
+
+
+def _asks_for_break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    words = [a.constant() for a in (*args, *kwargs.values()) if isinstance(a, ConstantValue)]
+    asked = f"{function.__qualname__}({', '.join(map(repr, words))})"
+    raise graph_break("user", asked)
+
+
+def _forbidden(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("forbidden", f"a call of {function.__qualname__}")
+
+
+def _disabled_inside(function: FunctionValue) -> Rule:
+    """Of a function that the program marks between its own lines."""
+
+    def refuse(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        raise graph_break("disabled", f"{function.name} is marked as not to be captured")
+
+    return refuse
+
+
+MARKED_INSIDE[DISABLED] = _disabled_inside
 
 
 def _disabled(function: Any) -> Rule | None:
     if _is_late_disable(function):
         return _seen_through(function.__wrapped__) or functools.partial(_break, function)
     if function.__dict__.get(DISABLED) is not True:
-        return None
-    original = function.__dict__.get(_ORIGINAL)
+        return _rule_by_id(function)
+    original = function.__dict__.get(ORIGINAL)
     return _seen_through(original) or functools.partial(_break, function)
 
 
@@ -166,20 +272,19 @@ def _inlined(original: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> Symb
 def _is_compiled_by_torch(function: types.FunctionType) -> bool:
     """Whether torch.compile gave it: calling it would put torch's hook on frames over ours."""
     marks = function.__dict__
-    return (_ORIGINAL in marks and marks.get(DISABLED) is not True
+    return (ORIGINAL in marks and marks.get(DISABLED) is not True
             and function.__code__.co_filename.endswith(_COMPILER))
 
 
 def _break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("disabled", f"{function.__qualname__} is marked as not to be captured")
+    raise graph_break("disabled", disabled_text(function))
 
 
 def _constant_result(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Call the function now: the program promises that the result stays the same."""
     result = evaluate_call(tx, function, args, kwargs)
-    if result is MISSING:
-        raise graph_break("unknown-value", f"{function.__qualname__} of values that are no "
-                                           "constants, marked as giving a constant")
+    if result is MISSING:  # of other values it is captured
+        return inline(tx, function, args, kwargs)
     return tx.wrap_fixed(result, f"{function.__name__}()")
 
 

@@ -32,7 +32,6 @@ from weft.capture.replacement.emitter import Emitter
 from weft.capture.replacement.tracebacks import hide, warn
 from weft.capture.values.base import NullValue, SymbolicValue
 from weft.capture.values.tensors.tensor import TensorValue
-from weft.markers import disable, is_disabled, is_disabled_deeply, mark_of
 from weft.quoting import keyword, literal
 from weft.registrar import registrar
 
@@ -96,17 +95,12 @@ def _call_text(
 
 
 def _callee(emit: Emitter, function: SymbolicValue) -> str:
-    """The function to call; one that is marked as disabled is called with the frame hook off."""
+    """The function to call, of which `checkpoint` and `warnings.warn` have a way of their own."""
     real = emit.tx.force(function).real()
     if real is warnings.warn:
         return emit.constant(warn)
     if is_checkpoint(real):
         return emit.constant(Checkpointed(emit.tx.compiler.compiled_copy))
-    if is_disabled_deeply(real):
-        return emit.constant(disable(real))
-    original = mark_of(real, "_torchdynamo_orig_callable")
-    if is_disabled(real) and original is not None:  # torch's own wrapper, which has another mark
-        return emit.constant(disable(original, recursive=False))
     return emit.value(function)
 
 

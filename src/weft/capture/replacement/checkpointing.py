@@ -21,9 +21,9 @@ from typing import Any, Final, final
 from torch.nn import Module
 from torch.utils.checkpoint import checkpoint
 
-from weft._frame import Entry, GuardTree
 from weft._torch import has_global_module_hooks
-from weft.markers import disable, is_disabled
+from weft.markers import disable
+from weft.torch_marks import is_disabled
 
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
@@ -55,29 +55,13 @@ class Checkpointed:
         return compiled
 
 
-_ORIGINAL: Final[Any] = inspect.unwrap(checkpoint)
-_CODE: Final[CodeType] = _ORIGINAL.__code__
+_CODE: Final[CodeType] = inspect.unwrap(checkpoint).__code__
 
 
 def runs_checkpoint(code: CodeType) -> bool:
     """Whether the code is `checkpoint` itself, whose frame is entered if its caller is not
-    captured."""
+    captured: it runs without the frame hook, as the backward will."""
     return code is _CODE
-
-
-def eager_entry() -> Entry:
-    """The entry for such a frame: it runs without the frame hook, as the backward will."""
-    names = _CODE.co_varnames[_CODE.co_argcount : _CODE.co_argcount + _CODE.co_kwonlyargcount]
-    n_slots = _CODE.co_argcount + len(names) + 2
-    run: Callable[..., Any] = disable(_ORIGINAL)
-
-    def call(values: list[Any]) -> Any:
-        *first, args, kwargs = values
-        plain, named = first[: _CODE.co_argcount], first[_CODE.co_argcount :]
-        return run(*plain, *args, **dict(zip(names, named, strict=True)), **kwargs)
-
-    nodes = tuple((("local", i), (), i, ()) for i in range(n_slots))
-    return Entry(GuardTree(nodes, (), n_slots), call, _ORIGINAL.__globals__)
 
 
 def is_checkpoint(function: Any) -> bool:

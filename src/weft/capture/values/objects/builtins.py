@@ -16,7 +16,6 @@ import torch
 from weft._torch import (
     InstanceMethod,
     cond_operator,
-    dynamo_substitute,
     flex_attention_operator,
     while_loop_operator,
 )
@@ -43,6 +42,7 @@ from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.capture.values.tensors.torch_names import is_graph_function, is_operator, is_pure
 from weft.capture.values.unknown import is_plain_method
+from weft.torch_marks import is_disallowed, substitute
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -102,6 +102,8 @@ class BuiltinValue(SymbolicValue):
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
+        if is_disallowed(self.function):
+            raise graph_break("user", f"{self!r}, which is not allowed in graphs")
         own = rule_of(self.function)
         if own is not None:
             return self._by_rule(own, tx, args, kwargs)
@@ -203,9 +205,9 @@ class BuiltinValue(SymbolicValue):
         if number is not None:
             return number
         if not is_pure(self.function):
-            substitute = dynamo_substitute(self.function)
-            if substitute is not None:
-                return tx.wrap_fixed(substitute, repr(self)).call(tx, args, kwargs)
+            polyfill = substitute(self.function)
+            if polyfill is not None:
+                return tx.wrap_fixed(polyfill, repr(self)).call(tx, args, kwargs)
             raise graph_break("unknown-c-function", f"a call of {self!r}")
         if self.function.__name__ == "__new__" and args and (
                 python_object(tx, args[0]) is not self.function.__self__):

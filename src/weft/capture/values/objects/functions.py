@@ -62,6 +62,12 @@ _TYPE_OF: Final = {"__name__": str, "__qualname__": str, "__type_params__": tupl
 MARKED: list[Callable[[Any], Rule | None]] = []
 """Functions that return the rule of a marked function: not to be captured, one operation, ..."""
 
+MARKED_METHODS: list[Callable[[types.MethodType, Source], SymbolicValue | None]] = []
+"""Functions that return the value of a bound method that is itself marked, not its function."""
+
+MARKED_INSIDE: dict[str, Callable[[FunctionValue], Rule]] = {}
+"""By attribute: the rule of a function on which the interpreted program has set it to True."""
+
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
     """Register what a call of these functions does."""
@@ -156,7 +162,18 @@ class FunctionValue(SymbolicValue):
                 if marked is not None:
                     tx.direct_call = False
                     return marked(tx, args, kwargs)
+        if self.attributes is not None:
+            for name, rule_of_attribute in MARKED_INSIDE.items():
+                if self._is_marked(tx, name):
+                    tx.direct_call = False
+                    return rule_of_attribute(self)(tx, args, kwargs)
         return self.inline(tx, args, kwargs)
+
+    def _is_marked(self, tx: Interpreter, name: str) -> bool:
+        """Whether the attribute is True by now."""
+        assert self.attributes is not None
+        mark = self.attributes.lookup(tx, name)
+        return isinstance(mark, ConstantValue) and mark.value is True
 
     def inline(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """Interpret the function's code, even if it has a rule."""
@@ -573,6 +590,11 @@ def _wrap_method(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     if source is None:
         source = tx.tree.object(obj, obj.__qualname__)
     tx.guards.add(source, "type_is", types.MethodType)
+    for rule_of_mark in MARKED_METHODS:
+        marked = rule_of_mark(obj, source)
+        if marked is not None:
+            tx.guards.identity(source, obj)
+            return marked
     function = tx.wrap(obj.__func__, source.attribute("__func__"))
     owner = tx.wrap(obj.__self__, source.attribute("__self__"))
     if owner.has_rules:
