@@ -125,19 +125,12 @@ def cache_root() -> Path:
     if not config.disk_cache:
         return process_cache()
     try:
-        return _usable(config.cache_path())
+        # A folder that the user names may be there for more than this.
+        return private_folder(config.cache_path(), close=not config.cache_dir)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         note_problem("the cache folder cannot be used", error, KEPT_HERE)
         tell_problems()
         return process_cache()
-
-
-def _usable(path: Path) -> Path:
-    # A folder that the user names may be there for more than this.
-    folder = private_folder(path, close=not config.cache_dir)
-    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
-        raise OSError(errno.ENOEXEC, "nothing can be executed there", str(folder))
-    return folder
 
 
 def process_cache() -> Path:

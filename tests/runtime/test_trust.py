@@ -217,6 +217,23 @@ def test_a_full_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(told) == 1 and "No space left" in told[0] and "WEFT_CACHE_DIR" in told[0]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_file_system_from_which_nothing_is_executed_holds_the_cache(tmp_path: Path) -> None:
+    """Kernels are loaded from memory."""
+    place = tmp_path / "cache"
+    place.mkdir(0o700)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec,mode=0700", "tmpfs", str(place)],
+                      capture_output=True, check=False).returncode:
+        pytest.skip("nothing may be mounted here")
+    try:
+        with config.patch(cache_dir=str(place)):
+            assert runs_with_a_warning(13) == []
+            compile_pool._running.clear()
+            assert run(13) == 13 and len(disk_cache.files()) == 2
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False)
+
+
 # -- files ----------------------------------------------------------------------------------------
 
 

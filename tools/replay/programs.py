@@ -1,4 +1,4 @@
-"""The programs that are replayed: operators, Python's language, gradients, models.
+"""The programs that are replayed: operators, Python's language, gradients, models, examples.
 
 Place in the pipeline: read by `recording.py`. They are those of the benchmarks and tests; each is
 called with `wrap`, which is `weft.compile` with the settings of the recording::
@@ -9,6 +9,7 @@ called with `wrap`, which is `weft.compile` with the settings of the recording::
 from __future__ import annotations
 
 import importlib
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,14 +31,14 @@ MODELS: Final = {
     "convnext": ("call",), "mamba": ("call",), "swin": ("train",),
 }
 """Types of `small_models`, and what is done with them."""
-_TESTS: Final = Path(__file__).parents[2] / "tests"
+_ROOT: Final = Path(__file__).parents[2]
 SHORT: Final = 5
 """The short form takes every so many programs of each kind."""
 
 
 def all_programs(*, short: bool = False) -> dict[str, Program]:
     """By name; kinds one after the other."""
-    kinds = (_operators(), _language(), _user_programs(), _gradients(), _models())
+    kinds = (_operators(), _language(), _user_programs(), _gradients(), _models(), _examples())
     return {name: program for kind in kinds
             for n, (name, program) in enumerate(kind) if not short or n % SHORT == 0}
 
@@ -63,7 +64,7 @@ def _user_programs() -> Iterator[tuple[str, Program]]:
 
 
 def _gradients() -> Iterator[tuple[str, Program]]:
-    sys.path.append(str(_TESTS / "aot"))  # the name under which these programs import each other
+    sys.path.append(str(_ROOT / "tests" / "aot"))  # the name under which these programs import each other
     for file in ("backwards", "checkpoints", "functions", "hooks", "models", "saved_tensors"):
         importlib.import_module(f"autograd_programs.{file}")
     registry = importlib.import_module("autograd_programs.programs")
@@ -75,6 +76,12 @@ def _models() -> Iterator[tuple[str, Program]]:
     for name, ways in MODELS.items():
         for way in ways:
             yield f"models/{name}-{way}", partial(_MODEL_WAYS[way], name)
+
+
+def _examples() -> Iterator[tuple[str, Program]]:
+    for name in ("control_flow", "mean_pooling"):
+        file = str(_ROOT / "examples" / f"{name}.py")
+        yield f"examples/{name}", lambda _, file=file: runpy.run_path(file, run_name="__main__")
 
 
 # -- what is done with them -----------------------------------------------------------------------

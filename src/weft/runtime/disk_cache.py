@@ -55,14 +55,11 @@ class DiskCache:
     """The files of one kind ("cpp", "triton", …): a mapping from key (a SHA-256 in hex) to bytes.
 
     is_valid: what content must satisfy beyond its checksum.
-    root: the folder of all kinds; that of the settings, if there is none.
     """
 
-    def __init__(self, kind: str, is_valid: Callable[[bytes], bool] | None = None,
-                 root: Path | None = None) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, is_valid: Callable[[bytes], bool] | None = None) -> None:
         self.is_valid = is_valid
-        self.directory = (root or folders.cache_root()) / kind
+        self.directory = folders.cache_root() / kind
 
     def path(self, key: str) -> Path:
         """Where the file of `key` is, or would be."""
