@@ -64,7 +64,7 @@ def _user_programs() -> Iterator[tuple[str, Program]]:
 
 
 def _gradients() -> Iterator[tuple[str, Program]]:
-    sys.path.append(str(_ROOT / "tests" / "aot"))  # the name under which these programs import each other
+    sys.path.append(str(_ROOT / "tests" / "aot"))  # from where these programs import each other
     for file in ("backwards", "checkpoints", "functions", "hooks", "models", "saved_tensors"):
         importlib.import_module(f"autograd_programs.{file}")
     registry = importlib.import_module("autograd_programs.programs")

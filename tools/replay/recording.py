@@ -72,6 +72,7 @@ Texts = dict[str, str]
 def record(folder: Path, programs: Mapping[str, Program], jobs: int) -> list[str]:
     """Write the texts of all programs, in so many processes; returns the programs that failed."""
     shutil.rmtree(folder, ignore_errors=True)
+    weft.reset()  # imports all of weft: once
     waiting, running, failed = [*programs], {}, []
     while waiting or running:
         while waiting and len(running) < jobs:
