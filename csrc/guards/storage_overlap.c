@@ -2,7 +2,9 @@
  *
  * Place in the pipeline: aot/runtime_wrapper.py calls it for each call of a graph that mutates its inputs
  * (batch norm statistics, an optimizer's step: hundreds of tensors). Such a graph was compiled for inputs
- * that do not overlap; tensors of one storage are assumed to overlap.
+ * that do not overlap; tensors of one storage are assumed to overlap. Storages of PyTorch's allocators are
+ * apart; one of foreign memory (a NumPy array's, a buffer's) may lie in another one's, which their addresses
+ * tell.
  */
 #include "weft_frame.h"
 
@@ -10,6 +12,108 @@ typedef struct {
     const void *storage;
     bool written;
 } Seen;
+
+typedef struct {
+    uintptr_t start, end;
+    bool written;
+} Range;
+
+/* ---- memory of storages ------------------------------------------------------------------------ */
+
+/* Words of a c10::StorageImpl that are searched. */
+enum { STORAGE_WORDS = 9, OWN = 4, N_PROBES = 2 * OWN };
+
+/* Offsets inside a c10::StorageImpl, measured as those of tensors are (tensor_access.c). */
+static struct {
+    bool tried;
+    bool ready;
+    int data;
+    int context; /* what the deleter takes: PyTorch's allocators give the data itself */
+    int n_bytes;
+} memory_;
+
+static const char PROBES[] =
+    "import torch\n"
+    "own = [torch.empty(n, dtype=torch.uint8) for n in (104, 216, 328, 1112)]\n"
+    "foreign = [torch.frombuffer(bytearray(n), dtype=torch.uint8) for n in (112, 224, 336, 1120)]\n"
+    "probes = [(s._cdata, s.data_ptr(), s.nbytes())\n"
+    "          for s in (t.untyped_storage() for t in own + foreign)]\n";
+
+/* The only word that fits all storages: it is (or, in foreign ones, is not) the wanted one. */
+static int find_word(const uint64_t *const *storages, const uint64_t *want, bool foreign_too, int other_than)
+{
+    for (int at = 1; at < STORAGE_WORDS; at++) {
+        bool fits = at != other_than;
+        for (int i = 0; i < N_PROBES && fits; i++)
+            fits = (storages[i][at] == want[i]) == (i < OWN || foreign_too);
+        if (fits)
+            return at;
+    }
+    return 0;
+}
+
+static bool find_memory(PyObject *rows)
+{
+    const uint64_t *storages[N_PROBES];
+    uint64_t data[N_PROBES], n_bytes[N_PROBES];
+    if (rows == NULL || PyList_GET_SIZE(rows) != N_PROBES)
+        return false;
+    for (int i = 0; i < N_PROBES; i++) {
+        PyObject *row = PyList_GET_ITEM(rows, i);
+        storages[i] = PyLong_AsVoidPtr(PyTuple_GET_ITEM(row, 0));
+        data[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(row, 1));
+        n_bytes[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(row, 2));
+    }
+    memory_.data = find_word(storages, data, true, 0);
+    memory_.n_bytes = find_word(storages, n_bytes, true, 0);
+    memory_.context = find_word(storages, data, false, memory_.data);
+    return memory_.data != 0 && memory_.n_bytes != 0 && memory_.context != 0;
+}
+
+static void calibrate_memory(void)
+{
+    if (memory_.tried)
+        return;
+    memory_.tried = true;
+    PyObject *scope = PyDict_New();
+    if (scope != NULL && PyDict_SetItemString(scope, "__builtins__", PyEval_GetBuiltins()) == 0) {
+        PyObject *done = PyRun_String(PROBES, Py_file_input, scope, scope);
+        memory_.ready = done != NULL && find_memory(PyDict_GetItemString(scope, "probes"));
+        Py_XDECREF(done);
+    }
+    Py_XDECREF(scope);
+    PyErr_Clear();
+}
+
+static bool is_foreign(const void *storage)
+{
+    const uint64_t *words = storage;
+    return memory_.ready && words[memory_.context] != words[memory_.data];
+}
+
+static int compare_starts(const void *left, const void *right)
+{
+    uintptr_t a = ((const Range *)left)->start, b = ((const Range *)right)->start;
+    return (a > b) - (a < b);
+}
+
+/* Whether a written range lies in part in another one. */
+static bool ranges_overlap(Range *ranges, Py_ssize_t n)
+{
+    uintptr_t end = 0, written_end = 0;
+    qsort(ranges, (size_t)n, sizeof(Range), compare_starts);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const Range *range = &ranges[i];
+        if (range->start < written_end || (range->written && range->start < end))
+            return true;
+        end = range->end > end ? range->end : end;
+        if (range->written && range->end > written_end)
+            written_end = range->end;
+    }
+    return false;
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------- */
 
 /* The StorageImpl of a tensor; NULL for other values, and with an exception if it cannot be read. */
 static const void *storage_of(PyObject *value)
@@ -58,17 +162,38 @@ static int mark_written(PyObject *written, Py_ssize_t n, char *marks)
     return 0;
 }
 
+/* As are_distinct, of tensors with storages of their own, by addresses. */
+static int are_apart(PyObject *tensors, const char *marks)
+{
+    Py_ssize_t n = 0;
+    Range *ranges = PyMem_Calloc((size_t)PyList_GET_SIZE(tensors) + 1, sizeof(Range));
+    if (ranges == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); i++) {
+        const uint64_t *words = storage_of(PyList_GET_ITEM(tensors, i));
+        if (words != NULL && words[memory_.data] != 0)
+            ranges[n++] = (Range){words[memory_.data], words[memory_.data] + words[memory_.n_bytes], marks[i]};
+    }
+    int apart = !ranges_overlap(ranges, n);
+    PyMem_Free(ranges);
+    return PyErr_Occurred() ? -1 : apart;
+}
+
 /* 1: distinct, 0: an overlap, -1: exception. */
 static int are_distinct(PyObject *tensors, const char *marks, Seen *table, size_t mask)
 {
+    bool foreign = false;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); i++) {
         const void *storage = storage_of(PyList_GET_ITEM(tensors, i));
         if (storage == NULL && PyErr_Occurred())
             return -1;
         if (storage != NULL && overlaps(table, mask, storage, marks[i]))
             return 0;
+        foreign |= storage != NULL && is_foreign(storage);
     }
-    return 1;
+    return foreign ? are_apart(tensors, marks) : 1;
 }
 
 static PyObject *frame_distinct_storages(PyObject *Py_UNUSED(module), PyObject *args)
@@ -78,6 +203,7 @@ static PyObject *frame_distinct_storages(PyObject *Py_UNUSED(module), PyObject *
                           &written))
         return NULL;
     tensor_access_calibrate();
+    calibrate_memory();
     Py_ssize_t n = PyList_GET_SIZE(tensors);
     size_t room = 16;
     while (room < 2 * (size_t)n)
@@ -97,7 +223,7 @@ static PyObject *frame_distinct_storages(PyObject *Py_UNUSED(module), PyObject *
 static PyMethodDef functions[] = {
     {"distinct_storages", frame_distinct_storages, METH_VARARGS,
      PyDoc_STR("distinct_storages(tensors: list, written: tuple of positions) -> bool\n\n"
-               "Whether no tensor at a written position shares its storage with another one of the\n"
+               "Whether no tensor at a written position shares its memory with another one of the\n"
                "list. What is not a tensor is passed over.")},
     {NULL, NULL, 0, NULL},
 };

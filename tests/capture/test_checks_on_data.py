@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -290,3 +291,11 @@ def test_a_flag_that_must_be_false_is_checked_in_the_graph():
         return x * 2
 
     check(f, (torch.ones(3),), (torch.full((3,), 200.0),), (torch.ones(3),), graphs=1)
+
+
+@pytest.mark.parametrize("condition", ["np.int64(2) < 3", "x.sum() < 9", "1", "x.shape[0]"])
+def test_a_check_of_what_is_no_bool_raises(condition: str) -> None:
+    """A comparison of a drawn NumPy integer counted as a bool."""
+    scope = {"np": np, "torch": torch}
+    exec(f"def f(x):\n    torch._check({condition})\n    return x * 2", scope)
+    check(scope["f"], (torch.ones(3),), breaks=None)

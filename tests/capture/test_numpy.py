@@ -280,3 +280,25 @@ def test_tensors_of_numpy_bools_have_their_dtype():
 
 def test_divmod_of_numpy_numbers():
     check(lambda x, n: (divmod(n, 2), x + 1), (torch.ones(2), np.int32(5)), graphs=1)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("shared", [
+    lambda a: torch.from_numpy(a), lambda a: torch.from_numpy(a[1:]),
+    lambda a: torch.from_dlpack(torch.from_numpy(a)),
+], ids=["whole", "part", "capsule"])
+def test_an_array_and_a_tensor_in_its_memory_are_both_written(
+    shared: Callable[[Any], torch.Tensor], backend: str
+) -> None:
+    """Their storages differ: the graph took their memory for two, and one write was lost."""
+    def f(array: Any, tensor: torch.Tensor) -> torch.Tensor:
+        array += 1
+        tensor.mul_(2)
+        return tensor + 1
+
+    weft.reset()
+    compiled = weft.compile(f, backend=backend)
+    compiled(np.arange(4.0), torch.ones(4, dtype=torch.float64))
+    ours, eagers = np.arange(4.0), np.arange(4.0)
+    assert torch.equal(compiled(ours, shared(ours)), f(eagers, shared(eagers)))
+    assert ours.tolist() == eagers.tolist()

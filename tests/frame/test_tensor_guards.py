@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -280,3 +281,17 @@ def test_distinct_storages() -> None:
     assert not frame.distinct_storages([*many, many[500].view(1)], (500,))
     with pytest.raises(IndexError):
         frame.distinct_storages([a], (1,))
+
+
+
+def test_memory_that_storages_of_arrays_and_buffers_share() -> None:
+    array, own, buffer = np.arange(8.0), torch.ones(3), bytearray(8)
+    whole, head, tail = (torch.from_numpy(a) for a in (array, array[2:4], array[4:]))
+    assert not frame.distinct_storages([whole, head, own], (0,))
+    assert not frame.distinct_storages([whole, head], (1,))
+    assert frame.distinct_storages([whole, head, own], (2,))
+    assert frame.distinct_storages([head, tail, own], (0, 1, 2))
+    assert not frame.distinct_storages([own, torch.from_numpy(own.numpy()[1:])], (0,))
+    assert not frame.distinct_storages([torch.from_dlpack(own), own], (1,))
+    views = [torch.frombuffer(buffer, dtype=torch.uint8) for _ in range(2)]
+    assert not frame.distinct_storages(views, (1,))

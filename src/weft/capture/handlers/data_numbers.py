@@ -162,7 +162,10 @@ def _check_rule(function: Any, position: int) -> None:
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return _check(tx, args[position] if len(args) > position else kwargs["cond"])
+        condition = tx.force(args[position] if len(args) > position else kwargs["cond"])
+        if condition.python_type() is not bool:
+            raise graph_break("operator-failed", f"a torch._check of {condition!r}")
+        return _check(tx, condition)
 
 
 for _function in (check, check_value, check_index, check_type):
