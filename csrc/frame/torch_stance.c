@@ -1,27 +1,29 @@
 /* The stance that a program sets with torch.compiler.set_stance, which may change between any two calls.
  *
- * It is one object in the globals of torch._dynamo.eval_frame, a module that weft never imports. So each
- * call looks into sys.modules until the module is there, and from then on into its globals: one lookup of
- * a name either way. The object is never changed but replaced, and is read again only when it is another.
+ * It is one object in the globals of torch._dynamo.eval_frame, a module that weft never imports. So what
+ * counts is sys.modules until the module is there, and from then on its globals: a call compares one word,
+ * the version of that dictionary. The object is never changed but replaced.
  */
 #include "weft_frame.h"
 
 static struct {
     PyObject *module_name, *name; /* interned */
     PyObject *globals;            /* of the module; NULL: not imported so far */
-    PyObject *seen;               /* the object that was read last, and what it says */
-    Stance says;
     PyObject *redirect;           /* what finds another compiled function under STANCE_BACKEND; or NULL */
 } stance_;
 
-static bool is_imported(void)
+KnownStance known_stance = {{&always_zero, 1}, STANCE_COMPILE};
+
+/* The globals of the module once it is imported, until then sys.modules. */
+static PyObject *dict_that_counts(void)
 {
+    PyObject *modules = PyImport_GetModuleDict();
     if (stance_.globals == NULL) {
-        PyObject *module = PyDict_GetItemWithError(PyImport_GetModuleDict(), stance_.module_name);
+        PyObject *module = PyDict_GetItemWithError(modules, stance_.module_name);
         if (module != NULL && PyModule_Check(module))
             stance_.globals = Py_NewRef(PyModule_GetDict(module));
     }
-    return stance_.globals != NULL;
+    return stance_.globals != NULL ? stance_.globals : modules;
 }
 
 static Stance read_stance(PyObject *object)
@@ -40,17 +42,18 @@ static Stance read_stance(PyObject *object)
     return says;
 }
 
-Stance torch_stance(void)
+Stance torch_stance_read(void)
 {
-    if (!is_imported())
-        return STANCE_COMPILE;
-    PyObject *now = PyDict_GetItemWithError(stance_.globals, stance_.name);
-    if (now == stance_.seen || now == NULL)
-        return now == NULL ? STANCE_COMPILE : stance_.says;
+    PyObject *dict = dict_that_counts();
+    bool watched;
+    known_stance.unchanged = dict_version(dict, &watched);
+    PyObject *now = PyDict_GetItemWithError(dict, stance_.name);
+    if (now == NULL || dict != stance_.globals)
+        return known_stance.says = STANCE_COMPILE;
     Py_INCREF(now);
-    stance_.says = read_stance(now);
-    Py_XSETREF(stance_.seen, now);
-    return stance_.says;
+    Stance says = read_stance(now);
+    Py_DECREF(now);
+    return known_stance.says = says;
 }
 
 PyObject *stance_redirect(PyObject *compiled)
@@ -61,7 +64,7 @@ PyObject *stance_redirect(PyObject *compiled)
 static PyObject *set_redirect(PyObject *Py_UNUSED(module), PyObject *function)
 {
     Py_XSETREF(stance_.redirect, Py_NewRef(function));
-    Py_CLEAR(stance_.seen);
+    known_stance.unchanged = ALWAYS_CHANGED;
     Py_RETURN_NONE;
 }
 

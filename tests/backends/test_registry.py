@@ -1,5 +1,6 @@
 """Backends by name, by entry point, as callables; `compile_fx`."""
 
+import importlib
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -51,6 +52,26 @@ def test_entry_points(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert resolve("installed").__name__ == "eager"
     finally:
         registry._registered.pop("installed", None)
+
+
+def test_backends_of_torch_without_a_prefix() -> None:
+    torch_registry = importlib.import_module("torch._dynamo.backends.registry")
+    seen: list[torch.fx.GraphModule] = []
+
+    @torch_registry.register_backend
+    def registered_with_torch(gm, inputs):
+        seen.append(gm)
+        return gm.forward
+
+    try:
+        for name in ("registered_with_torch", "torch:registered_with_torch"):
+            compiled = weft.compile(lambda x: x + 1, backend=name)
+            assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+        assert len(seen) == 2
+        assert resolve("inductor").__name__ == "inductor" and registry.is_own(resolve("inductor"))
+    finally:
+        torch_registry._BACKENDS.pop("registered_with_torch", None)
+        torch_registry._COMPILER_FNS.pop("registered_with_torch", None)
 
 
 def test_compile_fx_after_own_passes() -> None:

@@ -2,8 +2,9 @@
 
 Place in the pipeline: `weft.compile(backend=...)` resolves its argument here. A backend is a
 callable `backend(gm, example_inputs) -> callable`. Names come from `register_backend`, from the
-built-in table (imported at first use), and from the entry-point groups `weft_backends` and
-`torch_dynamo_backends`.
+built-in table (imported at first use), from the entry-point groups `weft_backends` and
+`torch_dynamo_backends`, and from PyTorch's own registry (`torch:<name>`, or the name alone where
+weft has none).
 
     @register_backend
     def my_backend(gm, example_inputs):
@@ -80,22 +81,20 @@ def is_own(backend: Backend) -> bool:
 def _from_entry_point(name: str) -> Backend:
     found = next((e for e in _installed() if e.name == name), None)
     if found is None:
-        found_adapter = _adapter(name)
-        if found_adapter is None:
-            raise UnknownBackend(name, list_backends())
-        return found_adapter
+        return _of_torch(name)
     loaded: Backend = found.load()
     _registered[name] = loaded
     return loaded
 
 
-def _adapter(name: str) -> Backend | None:
-    """A backend of PyTorch's own registry, by the name `torch:<name>`."""
-    if not name.startswith("torch:"):
-        return None
+def _of_torch(name: str) -> Backend:
+    """A backend of PyTorch's own registry."""
     adapter = import_module("weft.backends.torch_adapter")
-    found: Backend = adapter.find(name.removeprefix("torch:"))
-    return found
+    plain = name.removeprefix("torch:")
+    if plain == name and name not in adapter.names():
+        raise UnknownBackend(name, list_backends())
+    backend: Backend = adapter.find(plain)
+    return backend
 
 
 def _installed() -> list[EntryPoint]:
