@@ -614,6 +614,8 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    # Python 3.12: PyTorch's threads are there, but have nothing to do while this process forks.
+    warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
     torch.set_num_threads(1)
     if options.alone:
         sys.exit(run_process(compile_some, options.seed, options.alone))

@@ -52,7 +52,7 @@ from weft.diagnostics.events import Event
 from weft.quoting import printable
 from weft.runtime import gemm_speed
 
-LONGEST: Final = 180
+LONGEST: Final = 900
 """Seconds after which a program is ended."""
 _FILES: Final[Mapping[str, str]] = {
     "graph": "graphs", "guards": "guards", "bytecode": "replacements", "graph_break": "breaks",
@@ -87,7 +87,10 @@ def record(folder: Path, programs: Mapping[str, Program], jobs: int) -> list[str
 
 def _fork(work: Callable[[], None]) -> int:
     sys.stdout.flush()
-    process = os.fork()
+    with warnings.catch_warnings():
+        # Python 3.12: PyTorch's threads are there, but have nothing to do now.
+        warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
+        process = os.fork()
     if process:
         return process
     how = 1
