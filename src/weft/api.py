@@ -22,6 +22,7 @@ import torch
 
 from weft import backends, capture, torch_version
 from weft._frame import set_redirect
+from weft.backends.node_metadata import add_origins
 from weft.backends.torch_context import symbolic_examples
 from weft.config import MODES, CompileOptions, check_options, config
 from weft.diagnostics import events, failures, statistics
@@ -119,6 +120,7 @@ def _resolve_backend(backend: str | Backend) -> Backend:
 
     def users_backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         try:
+            add_origins(gm.graph)
             with symbolic_examples(gm, example_inputs) as inputs:
                 made = chosen(gm, inputs)
         except WeftError:

@@ -74,6 +74,41 @@ def test_backends_of_torch_without_a_prefix() -> None:
         torch_registry._COMPILER_FNS.pop("registered_with_torch", None)
 
 
+def test_nodes_say_where_they_come_from() -> None:
+    """In the forms of torch.compile, for backends that read them."""
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            return torch.relu(self.lin(x))
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList([Block(), Block()])
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x.sum()
+
+    graphs: dict[str, list[torch.fx.Node]] = {}
+    model, x = Model(), torch.randn(2, 3)
+    for name, compiler in (("torch", torch.compile), ("weft", weft.compile)):
+        def backend(gm, inputs, name=name):
+            graphs[name] = [n for n in gm.graph.nodes if n.op.startswith("call_")]
+            return gm.forward
+
+        compiler(model, backend=backend)(x)
+    for theirs, ours in zip(graphs["torch"], graphs["weft"], strict=True):
+        assert ours.meta["source_fn_stack"] == theirs.meta["source_fn_stack"]
+        assert ours.meta["nn_module_stack"] == theirs.meta.get("nn_module_stack", {})
+        shown = [line for line in theirs.meta["stack_trace"].splitlines() if "^" not in line]
+        assert ours.meta["stack_trace"].splitlines() == shown
+
+
 def test_compile_fx_after_own_passes() -> None:
     def with_pass(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]):
         for node in gm.graph.nodes:

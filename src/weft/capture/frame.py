@@ -116,8 +116,8 @@ class Frame:
     """The state of one Python function call under interpretation."""
 
     __slots__ = ("_callers", "caller", "cells", "code", "current", "generator", "globals",
-                 "handled", "kw_names", "last_offset", "locals", "pc", "program", "resumable",
-                 "stack", "step")
+                 "handled", "kw_names", "last_offset", "locals", "modules", "pc", "program",
+                 "resumable", "stack", "step")
 
     def __init__(
         self, code: types.CodeType, globals: Any, locals: dict[str, SymbolicValue],
@@ -131,6 +131,9 @@ class Frame:
         self.caller = caller
         self.stack: list[SymbolicValue] = []
         self._callers: tuple[SourceLine, ...] | None = None
+        self.modules: dict[str, tuple[str, type]] | None = None
+        """The modules whose `forward` is running, outermost first, the root's left out; None: not
+        looked for so far."""
         self.pc = 0
         self.step = 0
         """The interpreter's step count at the current instruction."""

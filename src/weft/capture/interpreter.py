@@ -11,12 +11,13 @@ break that one interpretation finds is emitted by the next one, at the same step
 from __future__ import annotations
 
 import operator
+import re
 import sys
 import types
 import weakref
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, final
+from typing import Any, Final, final
 
 import weft.capture.opcodes  # noqa: F401  fills OPCODES before the first decode
 from weft.capture.breaks import (
@@ -62,6 +63,7 @@ from weft.capture.values.numbers.symbolic_numbers import (
 )
 from weft.capture.values.objects.cell import CellValue
 from weft.capture.values.objects.exceptions import link_context, new_exception, note_passed
+from weft.capture.values.objects.modules import ModuleValue
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.capture.values.tensors.known_data import known_fake
 from weft.config import config
@@ -408,6 +410,10 @@ class Interpreter:
         """The current lines of the program, outermost first."""
         return self.frame.lines() if self.frame is not None else ()
 
+    def module_stack(self) -> dict[str, tuple[str, type]]:
+        """The modules whose `forward` is running, in torch.compile's form: paths and classes."""
+        return {} if self.frame is None else _modules_of(self.frame)
+
     def line(self) -> SourceLine | None:
         """The current line of the program."""
         return None if self.frame is None else self.frame.where()
@@ -453,3 +459,23 @@ def resumable_step(frame: Frame) -> int:
             step = inner.caller.step
         inner = inner.caller
     return step
+
+
+_KEY: Final = re.compile(r"\['?(\w+)'?\]")
+"""A key in the name of a source: ``[0]``, ``['attention']``."""
+
+
+def _modules_of(frame: Frame) -> dict[str, tuple[str, type]]:
+    """The modules whose `forward` is this frame or a caller of it."""
+    if frame.modules is None:
+        if frame.caller is None:
+            frame.modules = {}
+            return frame.modules
+        frame.modules = _modules_of(frame.caller)
+        names = frame.code.co_varnames
+        own = frame.locals.get(names[0]) if names and frame.code.co_name == "forward" else None
+        if isinstance(own, ModuleValue) and own.source is not None:
+            path = _KEY.sub(r".\1", own.source.name)
+            path = f"L['self']{path[4:]}" if path.startswith("self.") else path
+            frame.modules = {**frame.modules, str(id(own.real())): (path, own.cls)}
+    return frame.modules

@@ -428,6 +428,7 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     note_refusal(tx, seen.notes)
     node = tx.builder.call(target, nodes, named_nodes, result, tx.stack())
+    node.meta["nn_module_stack"] = tx.module_stack()
     _note_data(tx, node, result)
     if seen.by_python:
         node.meta["python_dispatcher"] = True
