@@ -22,6 +22,7 @@ from weft._torch import (
     no_dispatch,
     set_storage,
 )
+from weft.torch_version import RELEASE
 
 _PROTOTYPES = "_weft_prototypes"
 _META = torch.device("meta")
@@ -55,10 +56,24 @@ def make_fake_like(
         meta = template.data  # with a version counter of its own
         if owner is None:
             set_storage(meta, _room(template.dtype))
+        elif _SETTING_ASKS_DEVICES:
+            set_storage(meta, _on_storage_of(owner, template.dtype))
     fake = make_fake(mode, meta, device)
-    if owner is not None:
+    if owner is not None and not _SETTING_ASKS_DEVICES:
         set_storage(fake, owner)
     return fake
+
+
+_SETTING_ASKS_DEVICES: Final = RELEASE >= (2, 14)
+"""Whether `set_storage` compares the devices of both: of fakes, at twice the cost of the detour."""
+
+
+def _on_storage_of(viewed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """An empty meta tensor on the storage of a fake one, which C++ would ask for its device: for
+    modes that are active an operator, and the first time it loads DTensor."""
+    # `set_` to symbolic sizes would compare them with the storage's: ten times dearer.
+    return torch.empty(0, dtype=dtype, device=_META).set_(
+        viewed.untyped_storage(), 0, (0,), (1,))
 
 
 _ROOM: Final = 1 << 48
@@ -101,7 +116,4 @@ def meta_view(
 ) -> torch.Tensor:
     """A meta tensor of this geometry on the storage of a fake one."""
     with no_dispatch():  # no mode that is active may record it
-        empty = torch.empty(0, dtype=dtype, device=_META)
-        # `set_` to symbolic sizes would compare them with the storage's: ten times dearer.
-        whole = empty.set_(viewed.untyped_storage(), 0, (0,), (1,))
-        return whole.as_strided(size, stride, offset)
+        return _on_storage_of(viewed, dtype).as_strided(size, stride, offset)
