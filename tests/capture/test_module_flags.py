@@ -42,6 +42,9 @@ TWO_INPUTS = (nn.modules.loss._Loss, nn.CosineSimilarity, nn.PairwiseDistance)
 
 
 TEXTS = {"mean": ["sum"], "nearest": ["bilinear"], "none": ["tanh"]}
+CHANGES_SHARING_VARIANTS = 6
+"""Flags that change one after the other on the same module: what it was compiled for first is
+compiled once, and all variants stay below the limit."""
 
 
 def _others(value: Any) -> list[Any]:
@@ -92,10 +95,11 @@ def test_flags_that_change_between_calls(name: str) -> None:
     make, shape = MODULES[name]
     module = make()
     inputs = _inputs(module, shape)
-    for flag, value in _changes(module):
-        weft.reset()
-        eager, twin = copy.deepcopy(module), copy.deepcopy(module)
-        compiled = weft.compile(twin, backend="eager")
+    for number, (flag, value) in enumerate(_changes(module)):
+        if number % CHANGES_SHARING_VARIANTS == 0:
+            weft.reset()
+            eager, twin = copy.deepcopy(module), copy.deepcopy(module)
+            compiled = weft.compile(twin, backend="eager")
         for now in (getattr(module, flag), value, getattr(module, flag)):
             setattr(eager, flag, now)
             setattr(twin, flag, now)

@@ -470,9 +470,8 @@ def test_every_instruction_set(simd: str) -> None:
                    for d in ("f32", "u8") for c in ("inner", "outer")])
         from tests.codegen_cpp.test_operators import operator_kernel
 
-        rounds_twice = "fma" if simd == "portable" else ""  # its product may overflow
-        check(*operator_kernel("f32", 40, without=rounds_twice))
-        check(*operator_kernel("f64", 40, without=rounds_twice))
+        check(*operator_kernel("f32", 40))
+        check(*operator_kernel("f64", 40))
 
 
 @pytest.mark.parametrize("seed", range(6))

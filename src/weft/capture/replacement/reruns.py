@@ -37,7 +37,7 @@ def random_state_saver(graph: fx.Graph) -> Callable[[], RandomState] | None:
         return None
     examples = (node.meta.get("example_value") for node in graph.nodes)
     devices = {e.device for e in examples if isinstance(e, torch.Tensor)} | {torch.device("cpu")}
-    return partial(RandomState.of, devices)
+    return partial(RandomState.of, frozenset(devices))
 
 
 def reporter(code: types.CodeType, policy: DynamicPolicy, *, caught: bool

@@ -16,7 +16,7 @@ C_TYPE: Final[dict[DType, str]] = {
     "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
 }
 
-FUNCTION: Final = {"xor": "xor_"}
+FUNCTION: Final = {"xor": "xor_", "fma": "fused"}
 """Operators whose C++ function has another name."""
 
 _MATH: Final = (

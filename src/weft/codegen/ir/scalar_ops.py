@@ -53,7 +53,7 @@ _TABLE: Final = [
     ("mod", 2, "number", "same", "remainder with the sign of b (Python's %)"),
     ("fmod", 2, "number", "same", "remainder with the sign of a (C's fmod and %)"),
     ("pow", 2, "number", "same", "C pow; integers: negative exponents give 1/a^|b| truncated"),
-    ("fma", 3, "float", "same", "a * b + c, one rounding or two (the target may choose)"),
+    ("fma", 3, "float", "same", "a * b + c, one rounding or two, but a * b does not overflow"),
     ("maximum", 2, "any", "same", "greater one; NaN if either is NaN"),
     ("minimum", 2, "any", "same", "smaller one; NaN if either is NaN"),
     ("sign", 1, "number", "same", "-1, 0, 1; sign(NaN) = 0"),

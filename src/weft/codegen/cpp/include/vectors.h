@@ -471,6 +471,23 @@ template <class T, int L, int P> INLINE Vec<T, L, P> fma(Vec<T, L, P> a, Vec<T, 
   return r;
 }
 
+// The same of the loop IR: where the machine rounds the product, too, that one may overflow, which the sum need not.
+template <class T, int L, int P> INLINE Vec<T, L, P> fused(Vec<T, L, P> a, Vec<T, L, P> b, Vec<T, L, P> c) {
+  auto r = fma(a, b, c);
+#if !defined(WEFT_AVX512) && !defined(WEFT_AVX2)
+  const auto most = splat_lane<L, P, T>(sizeof(T) == 4 ? T(__FLT_MAX__) : T(__DBL_MAX__));
+  if (any_lane(not_(le(abs(r), most)))) {
+    T x[L * P], y[L * P], z[L * P];
+    __builtin_memcpy(x, &a, sizeof(a));
+    __builtin_memcpy(y, &b, sizeof(b));
+    __builtin_memcpy(z, &c, sizeof(c));
+    for (int i = 0; i < L * P; ++i) z[i] = sizeof(T) == 4 ? T(__builtin_fmaf(x[i], y[i], z[i])) : T(__builtin_fma(x[i], y[i], z[i]));
+    __builtin_memcpy(&r, z, sizeof(r));
+  }
+#endif
+  return r;
+}
+
 // ---- conversion of values -----------------------------------------------------------------------
 
 template <int L, int P> INLINE Vec<double, L, P> double_of(Vec<int64_t, L, P> a) {
