@@ -43,15 +43,9 @@ _CASTS: Final = frozenset({
 """Operations that convert numbers: what becomes of a NaN that becomes an integer is not defined."""
 _SORTED: Final = {"interp": 1, "method.searchsorted": 0, "searchsorted": 0}
 """Functions one of whose arguments must be sorted, and its position."""
-_COUNTING: Final = frozenset({
-    "arange", "array_split", "bincount", "broadcast_to", "choose", "compress", "delete",
-    "diag_indices", "empty", "eye", "full", "geomspace", "histogram", "histogram2d", "histogramdd",
-    "identity", "indices", "insert", "linspace", "logspace", "ndarray", "ones", "operator.getitem",
-    "pad", "put", "put_along_axis", "ravel_multi_index", "repeat", "reshape", "resize", "roll",
-    "rot90", "split", "take", "take_along_axis", "tile", "tri", "unravel_index", "zeros",
-})
-"""Functions whose integers are counts, sizes or positions: at the limits of a type they ask for all
-of memory, or write past it (`bincount`)."""
+_MORE: Final = 100
+"""An integer that is no position in arrays of sizes up to `_FEW`, and no great number of anything."""
+_FEW: Final = 3
 _EXTREMES: Final = ("extremes",)
 _LIMITS: Final = {**_NUMBERS, "i": _EXTREMES, "u": _EXTREMES}
 _HALF_LIMITS: Final = {**_LIMITS, "f": _EXTREMES}
@@ -93,11 +87,12 @@ class Blank:
         numbers = [3, most, most - one, least, most, least + one, least]
         return numpy.array(numbers, dtype=self.dtype)
 
-    def within(self, most: int) -> Blank:
-        """The blank itself if it has at most so many elements, else one with smaller sizes."""
+    def within(self, most: int, sizes: int = _SMALLER) -> Blank:
+        """The blank itself if it has at most so many elements, else one with sizes up to
+        `sizes`."""
         if math.prod(self.shape) <= most:
             return self
-        shape = tuple(min(n, _SMALLER) for n in self.shape)
+        shape = tuple(min(n, sizes) for n in self.shape)
         steps, size = [0] * len(shape), 1
         for at in sorted(range(len(shape)), key=lambda at: (self.strides[at], -at)):
             steps[at], size = size, size * shape[at]
@@ -166,11 +161,34 @@ def _samples(path: str, args: list[Any], kwargs: dict[str, Any]) -> list[dict[st
     if path in _CASTS:
         return [*_SAMPLES[:1]]
     samples = [*(_SAMPLES if "f" in kinds else _SAMPLES[:1])]
-    if path.removeprefix("method.") in _COUNTING:
+    if kinds & {"i", "u"} and _are_sizes(path, args, kwargs):
         return samples
     if numpy.dtype(numpy.float16) in dtypes:
         return [*samples, _HALF_LIMITS]
     return [*samples, _LIMITS] if kinds & {"i", "u"} else samples
+
+
+def _are_sizes(path: str, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether integers among the arguments are counts, sizes or positions: others of them give a
+    result of another shape, or are refused. At the limits of a type these would ask for all of
+    memory, or be written past (`bincount`)."""
+
+    def outcome(number: int, most: int) -> Any:
+        given = _fill((args, kwargs), lambda blank: blank.within(most, _FEW).filled(
+            (number if blank.dtype.kind in "iu" else 1,)))
+        return _outcome(numpy_function(path), *given)
+
+    most = 1
+    if isinstance(few := outcome(1, most), Exception):  # other arguments are about the real sizes
+        few = outcome(1, most := _LARGEST_COMPARED)
+    more = outcome(_MORE, most)
+    return isinstance(more, Exception) or _shapes(few) != _shapes(more)
+
+
+def _shapes(result: Any) -> Any:
+    if isinstance(result, (list, tuple)):
+        return [*map(_shapes, result)]
+    return result.shape if isinstance(result, numpy.ndarray) else None
 
 
 def _first_result(path: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
