@@ -19,6 +19,7 @@ typedef struct {
     int64_t function_modes;      /* depth of the __torch_function__ mode stack */
     int8_t function_disabled;
     int8_t grad, default_dtype, deterministic, matmul_precision;
+    uint8_t flush_denormal;      /* of this thread's floating-point unit */
 } Core;
 
 /* Read only if the core says that one of these modes is on. */
@@ -158,9 +159,24 @@ static int find_torch(void)
     return 0;
 }
 
+/* Whether subnormal numbers count as zeros, as `torch.set_flush_denormal` sets it. */
+static uint8_t flushes_denormals(void)
+{
+#if defined(__x86_64__)
+    return (__builtin_ia32_stmxcsr() & 0x8040) != 0; /* flush to zero, denormals are zeros */
+#elif defined(__aarch64__)
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return (control >> 24 & 1) != 0;
+#else
+    return 0;
+#endif
+}
+
 static void read_core(Core *core)
 {
     memset(core, 0, sizeof(*core)); /* compared as memory, padding included */
+    core->flush_denormal = flushes_denormals();
     if (!torch_.native)
         return;
     const uint64_t *keys = local_keys();

@@ -69,6 +69,7 @@ from torch._C import _functorch as functorch
 # shapes.fakes: the node of a known bool, which nodes of ragged sizes give.
 from torch._C import _get_constant_bool_symnode as constant_bool_node
 from torch._C import _get_deterministic_algorithms as get_deterministic_algorithms
+from torch._C import _get_fp32_precision_getter as fp32_precision
 from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
 from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
@@ -163,6 +164,7 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation
 
 # capture: what a distribution's lazy property is when it is read from the class.
+from torch._tensor_str import PRINT_OPTS as print_options
 from torch.distributions.utils import _lazy_property_and_property as lazy_property_of_class
 
 # aot: a GraphModule that generates its Python code only when asked for it.

@@ -1,4 +1,4 @@
-"""Trials of NumPy's functions at the limits of integers: not where integers are sizes or positions."""
+"""Trials of NumPy's functions at the limits of integers: not where these are sizes or positions."""
 
 from __future__ import annotations
 

@@ -88,6 +88,8 @@ class ModeState:
     """How many calls of functions compiled by torch.jit are being captured."""
     ignored_warnings: list[Any] = field(default_factory=list)
     """Warning filters of the program that ignore warnings (`replacement/ignored_warnings.py`)."""
+    texts_wait: bool = False
+    """Whether texts of tensors are made when the graph has run (`tensors/print_state.py`)."""
 
 
 @final

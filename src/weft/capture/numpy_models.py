@@ -44,7 +44,7 @@ _CASTS: Final = frozenset({
 _SORTED: Final = {"interp": 1, "method.searchsorted": 0, "searchsorted": 0}
 """Functions one of whose arguments must be sorted, and its position."""
 _MORE: Final = 100
-"""An integer that is no position in arrays of sizes up to `_FEW`, and no great number of anything."""
+"""An integer that is no position in arrays of sizes up to `_FEW`, and no great number."""
 _FEW: Final = 3
 _EXTREMES: Final = ("extremes",)
 _LIMITS: Final = {**_NUMBERS, "i": _EXTREMES, "u": _EXTREMES}

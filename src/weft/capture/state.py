@@ -17,6 +17,7 @@ import torch
 from weft._torch import (
     InferenceMode,
     exit_dual_level,
+    fp32_precision,
     functorch,
     pop_saved_tensors_default_hooks,
     push_saved_tensors_default_hooks,
@@ -67,6 +68,14 @@ def _nest(more: int) -> list[Step]:
     return [(step, ())] * abs(more)
 
 
+def _matmul_precision() -> str:
+    """The precision of float32 products; where backends differ, each with its own."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # the program has set one for one backend
+        return ", ".join(f"{name} {fp32_precision(name, 'matmul')}" for name in ("cuda", "mkldnn"))
+
+
 def readable_modes() -> dict[str, str]:
     """The modes that guards compare in one word, by name, for messages."""
     cast = {f"autocast on {d}": str(torch.get_autocast_dtype(d)).removeprefix("torch.")
@@ -78,7 +87,7 @@ def readable_modes() -> dict[str, str]:
         "default dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "deterministic algorithms":
             "on" if torch.are_deterministic_algorithms_enabled() else "off",
-        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "float32 matmul precision": _matmul_precision(),
         "number of torch function modes": str(torch_function_modes()),
     }
 

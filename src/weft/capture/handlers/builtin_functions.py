@@ -61,6 +61,7 @@ from weft.capture.values.objects.generators import next_or_stop
 from weft.capture.values.objects.instances import ObjectValue, checked_text
 from weft.capture.values.objects.modules import PythonModuleValue
 from weft.capture.values.tensors.numpy_arrays import ArrayValue
+from weft.capture.values.tensors.print_state import constant_text
 from weft.capture.values.tensors.tensor import TensorValue, record
 from weft.registrar import registrar
 
@@ -404,7 +405,7 @@ def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return text
     obj = python_object(tx, args[0])
     if obj is not MISSING:
-        return constant(evaluate(tx, lambda: repr(obj)))
+        return constant_text(tx, repr, obj)
     if isinstance(args[0], ObjectValue):
         method = args[0].special(tx, "__repr__")
         if isinstance(method, BoundMethodValue) and _is_known(method):
@@ -496,7 +497,7 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
         return text
     obj = python_object(tx, value)
     if obj is not MISSING:
-        return constant(evaluate(tx, lambda: format(obj, spec.constant())))
+        return constant_text(tx, format, obj, spec.constant())
     formatter = type_lookup(value.python_type(), "__format__")
     if isinstance(value, ObjectValue) and isinstance(formatter, types.FunctionType):
         method = value.special(tx, "__format__")

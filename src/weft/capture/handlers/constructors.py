@@ -73,6 +73,7 @@ from weft.capture.values.objects.functions import (
 )
 from weft.capture.values.objects.instances import ObjectValue, checked_text
 from weft.capture.values.objects.made_classes import type_of_three
+from weft.capture.values.tensors.print_state import constant_text
 from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
         return text
     obj = python_object(tx, args[0])
     if obj is not MISSING:
-        return constant(evaluate(tx, lambda: str(obj)))
+        return constant_text(tx, str, obj)
     return text_of(tx, args[0])
 
 

@@ -58,6 +58,7 @@ from weft.capture.values.containers.sequences import ListValue, SizeValue, Tuple
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule, rule_of
+from weft.capture.values.tensors.print_state import check_texts
 from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, own_class, record
 from weft.registrar import registrar
 
@@ -130,6 +131,8 @@ def _state_change(function: Any) -> None:
         objects = [python_object(tx, a) for a in args]
         if kwargs or any(o is MISSING for o in objects):
             raise graph_break("state", f"{function.__name__} of values that are no constants")
+        if function is torch.set_default_dtype:
+            check_texts(tx)
         result = evaluate(tx, lambda: function(*objects))
         tx.mode_node(function, *objects)
         return tx.wrap_new(result)
@@ -331,26 +334,27 @@ def _holds(tx: Interpreter, value: SymbolicValue, kind: type[SymbolicValue]) -> 
 
 
 @rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_state,
-      torch.set_rng_state, torch.save, torch.load, torch.cuda.synchronize)
+      torch.set_rng_state, torch.save, torch.load, torch.cuda.synchronize,
+      torch.set_printoptions, torch.set_flush_denormal)
 def _outside(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("state", "a function that changes state outside of graphs")
 
 
-def _setting(change: Any, read: Callable[[], list[Any]]) -> None:
-    """The rule of a setting: setting the current value again changes nothing."""
+def _setting(change: Any, *reads: Callable[[], Any]) -> None:
+    """The rule of a setting: setting the current value, which is guarded, changes nothing."""
 
     @rule(change)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         wanted = tx.constants(args)
-        if not kwargs and wanted is not None and wanted == read():
+        now = [tx.wrap_fixed(read, read.__name__).call(tx, [], {}).constant() for read in reads]
+        if not kwargs and wanted is not None and wanted == now:
             return NONE
         raise graph_break("state", "a function that changes state outside of graphs")
 
 
-_setting(torch.set_num_threads, lambda: [torch.get_num_threads()])
-_setting(torch.use_deterministic_algorithms, lambda: [torch.are_deterministic_algorithms_enabled()])
-_setting(torch.set_anomaly_enabled, lambda: [
-    torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()])
+_setting(torch.set_num_threads, torch.get_num_threads)
+_setting(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled)
+_setting(torch.set_anomaly_enabled, torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled)
 
 
 @rule(torch.compiler.cudagraph_mark_step_begin)

@@ -56,6 +56,11 @@ from weft.capture.values.tensors.operations_on_fakes import (
     observe,
     run_on_fakes,
 )
+from weft.capture.values.tensors.print_state import (
+    constant_text,
+    guard_print_options,
+    note_text_of_data,
+)
 from weft.capture.values.tensors.ragged_sizes import RaggedSize, is_ragged
 from weft.capture.values.tensors.size_tensors import number
 from weft.capture.values.tensors.symbolic_tensors import symbolic_fake
@@ -164,7 +169,8 @@ class TensorValue(SymbolicValue):
         """`function(self, *more)`, which is `str`, `repr` or `format`."""
         data = self.known_data(tx)
         if data is not None:
-            return constant(evaluate(tx, lambda: function(data, *more)))
+            guard_print_options(tx)
+            return constant_text(tx, function, data, *more)
         reason = graph_break("data-dependent-value", f"formatting {self!r}", self.proxy(tx))
         known = self.python_type() in (torch.Tensor, torch.nn.Parameter)
         kind = float if self.example.is_floating_point() and not self.example.dim() else str
@@ -178,6 +184,7 @@ class TensorValue(SymbolicValue):
             plain = self.method(tx, "detach", [], {}) if number else self
             copied = record(tx, torch.clone, [plain])
             written = WrittenPart(function, copied, more)
+            note_text_of_data(tx)
         return text_of_data(tx, reason, written)
 
     def _prints_as_copy(self) -> bool:
