@@ -21,6 +21,7 @@ such an exception from a failure.
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import signal
 import sys
@@ -29,6 +30,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar, final
@@ -192,7 +194,15 @@ _INNOCENT: Final = frozenset(dis.opmap[name] for name in ("RESUME", "JUMP_BACKWA
 
 def _cannot_fail(place: TracebackType) -> bool:
     code, at = place.tb_frame.f_code.co_code, place.tb_lasti
-    return 0 <= at < len(code) and code[at] in _INNOCENT
+    return code != _code_without_source() and 0 <= at < len(code) and code[at] in _INNOCENT
+
+
+@cache
+def _code_without_source() -> bytes:
+    """The instructions of frames that compiled extensions (Cython's, say) show in tracebacks."""
+    make = ctypes.pythonapi.PyCode_NewEmpty
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
+    return bytes(make(b"", b"", 1).co_code)
 
 
 def _is_stray(error: BaseException, frame: FrameType) -> bool:

@@ -520,6 +520,19 @@ def test_move_to_end_takes_the_end_by_position() -> None:
     check(f, (X,), graphs=1)
 
 
+def test_an_empty_ordered_dictionary_says_what_it_is_in_its_own_words() -> None:
+    def f(x: Any) -> Any:
+        texts = []
+        for kind in (dict, OrderedDict):
+            try:
+                kind().popitem()
+            except KeyError as error:
+                texts.append(str(error))
+        return x + 1, texts
+
+    check(f, (X,), graphs=1)
+
+
 def test_keys_of_an_outside_dictionary_are_moved_among_all_of_them() -> None:
     def f(x: Any, order: Any) -> Any:
         order.move_to_end("a")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -374,6 +375,31 @@ def test_failures_are_not_taken_for_interruptions() -> None:
             call()
         except Exception as error:
             assert not is_from_outside(error)
+
+
+@pytest.mark.parametrize("call", [
+    lambda rng: rng.integers(0),
+    lambda rng: rng.choice(3, 5, replace=False),
+    lambda rng: rng.normal(scale=-1.0),
+    lambda rng: np.random.randint(0),
+    lambda rng: np.random.RandomState(-1),
+    lambda rng: np.random.SeedSequence(-1),
+], ids=["integers", "choice", "normal", "randint", "RandomState", "SeedSequence"])
+def test_errors_of_extensions_are_not_taken_for_interruptions(call: Callable[[Any], Any]) -> None:
+    # Cython shows its lines in tracebacks, as frames that seem to stand before their first step.
+    with pytest.raises(ValueError) as caught:
+        call(np.random.default_rng(0))
+    assert not is_from_outside(caught.value)
+
+    def f(x: torch.Tensor, rng: Any) -> Any:
+        try:
+            call(rng)
+        except ValueError as error:
+            return x + 1, str(error)
+
+    compiled = weft.compile(f, backend="eager")
+    x, rng = torch.ones(2), np.random.default_rng(0)
+    assert repr(compiled(x, rng)) == repr(compiled(x, rng)) == repr(f(x, rng))
 
 
 def test_cancelled_units_are_compiled_again(tmp_path: Path) -> None:

@@ -477,7 +477,8 @@ class DictValue(ContainerMethods):
     def m_popitem(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         keys = list(self.complete(tx))
         if not keys:
-            raise tx.error(KeyError, "popitem(): dictionary is empty")
+            what = "" if issubclass(self.cls, OrderedDict) else "popitem(): "
+            raise tx.error(KeyError, f"{what}dictionary is empty")
         last = kwargs["last"].truth(tx) if "last" in kwargs else not args or args[0].truth(tx)
         key = keys[-1 if last else 0]
         key_value = self._entries[key][0]

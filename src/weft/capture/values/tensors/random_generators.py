@@ -102,7 +102,8 @@ class Draw:
             text = f"{emit.constant(self.plain)}({text})"
         if isinstance(self.place, Source):
             return f"v[{self.place.collect()}] = {text}"
-        return f"{''.join(f'v[{place.collect()}], ' for place in self.place)}= {text}"
+        items = "".join(f"v[{place.collect()}], " for place in self.place)
+        return f"{items}= {text}" if items else text
 
 
 @final
