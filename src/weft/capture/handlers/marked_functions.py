@@ -217,6 +217,8 @@ CONTROLS: Final[dict[str, Rule]] = {
 
 
 def _asks_for_break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if tx.frame is not None and _is_seen_through(tx.frame.globals.original.get("__name__")):
+        return NONE  # for the sake of torch.compile: its optimizers ask for breaks
     words = [a.constant() for a in (*args, *kwargs.values()) if isinstance(a, ConstantValue)]
     asked = f"{function.__qualname__}({', '.join(map(repr, words))})"
     raise graph_break("user", asked)
@@ -255,11 +257,12 @@ def _is_late_disable(function: Any) -> bool:
 _LATE_DISABLE: Final = compile_markers._disable_dynamo(lambda: None).__code__
 
 
+def _is_seen_through(module: object) -> bool:
+    return isinstance(module, str) and module.startswith(_SEEN_THROUGH)
+
+
 def _seen_through(original: Any) -> Rule | None:
-    home = getattr(original, "__module__", None)
-    if not isinstance(original, types.FunctionType) or not isinstance(home, str):
-        return None
-    if not home.startswith(_SEEN_THROUGH):
+    if not isinstance(original, types.FunctionType) or not _is_seen_through(original.__module__):
         return None
     return functools.partial(_inlined, original)
 
