@@ -178,7 +178,8 @@ def test_branches_with_two_ways_break():
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_checks_in_compiled_graphs(backend):
     def f(loc, scale):
-        return torch.distributions.Normal(loc, scale).log_prob(loc + 1)
+        normal = torch.distributions.Normal(loc, scale, validate_args=True)
+        return normal.log_prob(loc + 1)
 
     compiled = weft.compile(f, backend=backend, fullgraph=True)
     x = torch.randn(4)

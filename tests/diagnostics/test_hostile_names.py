@@ -200,7 +200,8 @@ def test_hostile_names_do_nothing(place: Callable[[str], Any], tmp_path: Path) -
             assert weft.stats()["fallbacks"] == 0
             check_text(logged.getvalue())
         for file in trace_files.directory().iterdir():
-            check_text(file.read_text())
+            if file.suffix != ".so":
+                check_text(file.read_text())
 
 
 def check_text(text: str) -> None:

@@ -56,7 +56,7 @@ def _write(event: Event) -> None:
         return
     with contextlib.suppress(OSError):  # a full disk
         folder = own_folder()
-        number = sum(1 for _ in folder.iterdir()) + 1
+        number = sum(1 for _ in folder.glob("*.txt")) + 1  # not the kernels' objects
         text = printable(form(event.fields)) + "\n"
         (folder / f"{number:03}_{event.kind}.txt").write_bytes(text.encode(errors="replace"))
 
