@@ -567,3 +567,47 @@ holder = Holder()
 def test_apply_read_before_the_call_is_the_class_methods(apply) -> None:
     for needs in (False, True):
         check(apply, (torch.randn(3, requires_grad=needs),), breaks=None)
+
+
+KEPT: dict = {"list": [1.0, 2.0], "table": {"a": 1.0}}
+
+
+class Keeps(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * sum(KEPT["list"])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.items, ctx.table = KEPT["list"], KEPT["table"]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (sum(ctx.items) + len(ctx.table))
+
+
+CHANGES_OF_KEPT = {
+    "nothing": lambda: None,
+    "longer": lambda: KEPT["list"].append(5.0),
+    "empty": lambda: KEPT["list"].clear(),
+    "reversed": lambda: KEPT["list"].reverse() or KEPT["list"].pop(),
+    "entry": lambda: KEPT["table"].update(b=1.0),
+    "another": lambda: KEPT.update(list=[7.0]),
+}
+
+
+def test_containers_that_a_backward_had_from_its_forward():
+    def program(x):
+        return Keeps.apply(x.sin()).cos()
+
+    def gradient(call, change):
+        KEPT.update(list=[1.0, 2.0], table={"a": 1.0})
+        x = torch.ones(2, requires_grad=True)
+        y = call(x)
+        change()
+        y.sum().backward()
+        return x.grad
+
+    compiled = weft.compile(program, backend="aot_eager")
+    for change in CHANGES_OF_KEPT.values():
+        torch.testing.assert_close(gradient(compiled, change), gradient(program, change))

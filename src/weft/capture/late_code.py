@@ -7,32 +7,52 @@ before the replacement makes the frame's changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
 from weft.capture.guards.late_reads import LateReads, with_items
 from weft.capture.source import Source
+from weft.capture.values.base import SymbolicValue
 from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.lifetimes import outside_values
 from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 Read = dict[Source, None]
+Kept = Mapping[Source, Any]
 
 
-def late_reads(tx: Interpreter, what: str, backward: Read, forward: Iterable[Source] = ()
-               ) -> LateReads:
+def late_reads(tx: Interpreter, what: str, backward: Read, forward: Iterable[Source] = (),
+               kept: Kept = MappingProxyType({})) -> LateReads:
     """What the code of a node reads, one object for all nodes that read the same; breaks the graph
     if the frame has changed some of it."""
-    if tx.classes.attributes or _is_changed(tx, {**backward, **dict.fromkeys(forward)}):
+    if tx.classes.attributes or _is_changed(tx, {**backward, **dict.fromkeys(forward), **kept}):
         raise graph_break("unknown-operation", f"{what} after a change of what it reads")
-    key = frozenset(backward), frozenset(forward)
+    key = frozenset((*backward, *kept)), frozenset(forward)
     found: LateReads | None = tx.autograd.late_reads.get(key)
     if found is None:
-        found = tx.autograd.late_reads[key] = LateReads(backward, forward)
+        found = tx.autograd.late_reads[key] = LateReads(backward, forward, kept)
     return found
+
+
+def kept_containers(tx: Interpreter, context: SymbolicValue) -> Kept:
+    """The containers from outside that a backward gets from its forward in `ctx`: these very
+    objects, whatever they hold by then."""
+    kept: dict[Source, Any] = {}
+    for value in outside_values(tx, context):
+        container, source = value.real(), value.source
+        if source is None or type(container) not in (list, dict, set, deque):
+            continue
+        if source.base is None and not source.is_fixed:  # another one at each call
+            raise graph_break("unknown-operation", f"a backward that keeps the argument {value!r}")
+        tx.guards.identity(source, container)
+        kept[source] = container
+    return kept
 
 
 def check_unchanged(tx: Interpreter) -> None:

@@ -13,8 +13,10 @@ autograd::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from types import MappingProxyType
 from typing import Any, Final, final
 
@@ -35,10 +37,15 @@ class ForwardReadsError(WeftError, RuntimeError):
 class LateReads:
     """What the backward of one function read, and what its forward read."""
 
-    def __init__(self, backward: Iterable[Source], forward: Iterable[Source] = ()) -> None:
-        self._tree = _frame.GuardTree(_nodes(backward), (), 0)
-        self._values = [value for source in with_items(forward)
-                        if source.checks and (value := _Value.of(source)) is not None]
+    def __init__(self, backward: Iterable[Source], forward: Iterable[Source] = (),
+                 kept: Mapping[Source, Any] = MappingProxyType({})) -> None:
+        """kept: containers that the backward has from the forward, and where these were found."""
+        self._tree = _frame.GuardTree(_nodes({**dict.fromkeys(backward), **kept}, kept), (), 0)
+        sources = [source for source in with_items({**dict.fromkeys(forward), **kept})
+                   if source.checks]
+        values = [value for source in sources if (value := _Value.of(source)) is not None]
+        self._values: list[_Value | _Contents] = [
+            *values, *(_Contents(obj) for obj in _containers(values, kept.values()))]
 
     def hold(self) -> bool:
         """Whether the backward would read now what it read when it was captured."""
@@ -74,13 +81,16 @@ def with_items(sources: Iterable[Source]) -> dict[Source, None]:
     return found
 
 
-def _path(source: Source) -> tuple[Accessor, tuple[Accessor, ...]] | None:
+def _path(source: Source, kept: Mapping[Source, Any] = MappingProxyType({})
+          ) -> tuple[Accessor, tuple[Accessor, ...]] | None:
     """How the source is reached from a fixed object, or from one that the frame's guards require;
     None if it is reached from neither."""
     steps: list[Accessor] = []
     found: tuple[Accessor, tuple[Accessor, ...]] | None = None
     place: Source | None = source
     while place is not None:
+        if place in kept:
+            return ("object", kept[place]), tuple(reversed(steps))
         obj = place.accessor[1] if place.is_fixed else _required(place)
         if obj is not MISSING and (place is not source or place.is_fixed):
             anchor = ("alive", obj) if type(obj) is Reference else ("object", obj)
@@ -96,11 +106,11 @@ def _required(source: Source) -> Any:
                  if check[0] in ("is", "is_alive")), MISSING)
 
 
-def _nodes(sources: Iterable[Source]) -> tuple[Any, ...]:
+def _nodes(sources: Iterable[Source], kept: Mapping[Source, Any]) -> tuple[Any, ...]:
     """The guard tree's nodes for the checks on the sources."""
     roots: dict[Any, Any] = {}
     for source in with_items(sources):
-        path = _path(source)
+        path = _path(source, kept)
         checks = [c for c in source.checks.values() if c[0] != "same_as_slot"]
         if path is None or not checks:
             continue
@@ -163,8 +173,18 @@ class _Value:
     def is_same(self, now: Any) -> bool:
         """Whether `now` is what the forward read."""
         old = self._object() if type(self._object) is Reference else self._object
-        return now is old or (type(now) is type(old) and type(now) in (int, float, str, bool)
-                              and now == old)
+        if now is old:
+            return True
+        is_plain = type(now) is type(old) and type(now) in (int, float, str, bool)
+        return is_plain and repr(now) == repr(old)
+
+    def is_item(self) -> bool:
+        """Whether the place is in a list."""
+        return bool(self._path[-1][0] == "list_item")
+
+    def owner(self) -> Any:
+        """What the place is part of."""
+        return self._owner()
 
     def put(self, obj: Any) -> None:
         """Let the place hold `obj`."""
@@ -189,6 +209,52 @@ class _Value:
             f"the forward must run again for this backward, but {self._path[-1][-1]!r}, which it"
             " read, is another object now",
             do="exclude the function with weft.disable")
+
+
+@final
+class _Contents:
+    """What a list, dictionary, set or deque held when the forward read it."""
+
+    __slots__ = ("_items", "_owner")
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self._items = copy(owner)
+
+    def object(self) -> Any:
+        """The items that the forward read."""
+        return self._items
+
+    def now(self) -> Any:
+        """The items now."""
+        return copy(self._owner)
+
+    def is_same(self, now: Any) -> bool:
+        """Whether these are the items that the forward read, in the same order."""
+        pairs = [(x.items() if type(x) is dict else x) for x in (now, self._items)]
+        return len(now) == len(self._items) and all(map(_is_same_item, *pairs))
+
+    def put(self, items: Any) -> None:
+        """Let the container hold `items`."""
+        self._owner.clear()
+        (self._owner.update if type(items) in (dict, set) else self._owner.extend)(items)
+
+
+def _is_same_item(left: Any, right: Any) -> bool:
+    if type(left) is tuple and type(right) is tuple:
+        return len(left) == len(right) and all(map(_is_same_item, left, right))
+    return left is right or (type(left) is type(right) and type(left) in (int, float, str, bool)
+                             and bool(left == right))
+
+
+_CONTAINERS: Final = (list, dict, set, deque)
+
+
+def _containers(values: Iterable[_Value], kept: Iterable[Any]) -> list[Any]:
+    """The containers among what was read; dictionaries of variables are left out."""
+    every = [value.owner() for value in values if value.is_item()]
+    every += [obj for value in values if type(obj := value.now()) in _CONTAINERS]
+    return [*{id(obj): obj for obj in (*every, *kept) if type(obj) in _CONTAINERS}.values()]
 
 
 def _step(obj: Any, accessor: Accessor) -> Any:

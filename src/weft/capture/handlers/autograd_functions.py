@@ -10,6 +10,7 @@ this is left out. If no gradient can be needed, the forward is inlined like any 
 from __future__ import annotations
 
 import functools
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from weft._torch import are_functorch_transforms_active, function_apply
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.held_objects import Held, holding, is_shown, split_arguments
-from weft.capture.late_code import Read, late_reads
+from weft.capture.late_code import Kept, Read, kept_containers, late_reads
 from weft.capture.polyfills.autograd_context import (
     Context,
     apply_without_gradients,
@@ -49,19 +50,21 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if made:  # its functions' variables only exist in this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
         with rehearsal(tx, cls.__name__, [i for i in inputs if is_shown(tx, i)]) as read:
-            by_forward = _rehearse(tx, cls, inputs, needs, read)
-        given, held = _split(tx, cls, args[1:])
+            by_forward, kept = _rehearse(tx, cls, inputs, needs, read)
+        given, held = _split(tx, cls, args[1:], kept)
         applier = _holding(cls, held)
-        applier.late_reads = late_reads(tx, cls.__name__, read, by_forward)
+        applier.late_reads = late_reads(tx, cls.__name__, read, by_forward, kept)
         return record(tx, applier, given, kwargs)
     given, held = _split(tx, cls, args[1:])
     applier = _holding(cls, held) if held else _applier(cls)
     return record(tx, applier, given, kwargs)
 
 
-def _split(tx: Interpreter, cls: type, args: Args) -> tuple[Args, Held]:
-    """Arguments that a graph can show, and by position those that the node's function holds."""
-    given, _, held = split_arguments(tx, args, {}, cls.__name__)
+def _split(tx: Interpreter, cls: type, args: Args, kept: Kept = MappingProxyType({})
+           ) -> tuple[Args, Held]:
+    """Arguments that a graph can show, and by position those that the node's function holds: also
+    what the backward `kept`, which may change before."""
+    given, _, held = split_arguments(tx, args, {}, cls.__name__, kept)
     objects = any(not tx.force(value).is_constant for i, value in enumerate(args) if i in held)
     if objects and any(value.python_type() is torch.nn.Parameter for value in given):
         # of an object that has the same parameters: their gradients belong together
@@ -82,9 +85,10 @@ def _is_torchs(cls: type) -> bool:
     return cls.__module__.startswith("torch.")
 
 
-def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue, read: Read) -> Read:
+def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue, read: Read
+              ) -> tuple[Read, Kept]:
     """Interpret the forward, then the backward; in `read` is what the backward reads, the result
-    is what the forward reads."""
+    is what the forward reads, and what the backward gets from it."""
     context = tx.call_python(Context, [needs])
     with torch.enable_grad():  # forward may ask its inputs whether they require gradients
         inputs = [record(tx, "clone", [a]) if isinstance(a, TensorValue) else a
@@ -97,8 +101,9 @@ def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue, read: R
         function.getattr(tx, "setup_context").call(tx, [context, TupleValue(inputs), output], {})
     by_forward = dict(read)
     read.clear()
+    kept = kept_containers(tx, context)
     _rehearse_backward(tx, function, context, tx.force(output))
-    return by_forward
+    return by_forward, kept
 
 
 def _rehearse_backward(tx: Interpreter, function: SymbolicValue, context: SymbolicValue,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import fx
@@ -24,6 +24,7 @@ from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
+    from weft.capture.source import Source
 
 
 def held_object(tx: Interpreter, value: SymbolicValue, operator: str, *, copies: bool = True
@@ -82,14 +83,15 @@ Held = dict[int | str, Any]
 """Objects by the position or the name of the argument that they are."""
 
 
-def split_arguments(tx: Interpreter, args: Args, kwargs: Kwargs, operator: str
-                    ) -> tuple[Args, Kwargs, Held]:
-    """The arguments that a graph can show, and those that the node's function must hold."""
+def split_arguments(tx: Interpreter, args: Args, kwargs: Kwargs, operator: str,
+                    kept: Container[Source] = ()) -> tuple[Args, Kwargs, Held]:
+    """The arguments that a graph can show, and those that the node's function must hold: what is
+    `kept` may change later, and is the program's own object."""
     every: dict[int | str, SymbolicValue] = {}
     every.update(enumerate(args))
     every.update(kwargs.items())
     held: Held = {key: held_object(tx, value, operator) for key, value in every.items()
-                  if not is_shown(tx, value)}
+                  if tx.force(value).source in kept or not is_shown(tx, value)}
     return ([value for index, value in enumerate(args) if index not in held],
             {name: value for name, value in kwargs.items() if name not in held}, held)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weft._torch import AutogradFormula, autograd_formula
 from weft.capture.breaks import graph_break
-from weft.capture.late_code import Read, late_reads
+from weft.capture.late_code import Kept, Read, kept_containers, late_reads
 from weft.capture.polyfills.autograd_context import Context, gradients_like
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
@@ -60,10 +60,10 @@ def _guard(tx: Interpreter, formula: AutogradFormula, args: Args, kwargs: Kwargs
         raise graph_break("unknown-operation", f"gradients of {formula.name}, a kernel in Python")
     inputs, keywords = _filled(formula, args, kwargs)
     with rehearsal(tx, formula.name, [*inputs, *keywords.values()]) as read:
-        by_forward = _rehearse(tx, formula, inputs, keywords, result, read)
+        by_forward, kept = _rehearse(tx, formula, inputs, keywords, result, read)
     node = next(n for n in reversed(tx.builder.graph.nodes) if "example_value" in n.meta
                 and is_operator(n.target))
-    node.meta["late_reads"] = late_reads(tx, formula.name, read, by_forward)
+    node.meta["late_reads"] = late_reads(tx, formula.name, read, by_forward, kept)
 
 
 def _filled(formula: AutogradFormula, args: Args, kwargs: Kwargs
@@ -83,9 +83,9 @@ def _filled(formula: AutogradFormula, args: Args, kwargs: Kwargs
 
 
 def _rehearse(tx: Interpreter, formula: AutogradFormula, inputs: list[SymbolicValue],
-              keywords: Kwargs, result: SymbolicValue, read: Read) -> Read:
+              keywords: Kwargs, result: SymbolicValue, read: Read) -> tuple[Read, Kept]:
     """Interpret the formula; in `read` is what its backward reads, the result is what the rest
-    reads."""
+    reads, and what the backward gets from it."""
     registration = tx.wrap_fixed(formula.registration, formula.name)
     context = tx.call_python(Context, [TupleValue([_need(tx, value) for value in inputs])])
     setup = registration.getattr(tx, "_setup_context_fn")
@@ -97,10 +97,11 @@ def _rehearse(tx: Interpreter, formula: AutogradFormula, inputs: list[SymbolicVa
         setup.call(tx, [], named)
     by_forward = dict(read)
     read.clear()
+    kept = kept_containers(tx, context)
     if not is_none(backward):
         gradients = tx.unpack(tx.call_python(gradients_like, [context, result]))
         backward.call(tx, [context, *gradients], {})
-    return by_forward
+    return by_forward, kept
 
 
 def _dictionary(tx: Interpreter, items: Kwargs) -> DictValue:

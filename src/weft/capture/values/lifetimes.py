@@ -238,6 +238,23 @@ def _reaches(tx: Interpreter, todo: list[Any], wanted: SymbolicValue,
     return False
 
 
+def outside_values(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
+    """The values from outside that a value made by the program refers to."""
+    found: list[SymbolicValue] = []
+    seen: set[int] = set()
+    todo: list[Any] = [value]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, SymbolicValue) and one.source is not None:
+            found.append(one)
+        else:
+            todo.extend(_parts(tx, one))
+    return found
+
+
 def _parts(tx: Interpreter, one: Any) -> Iterator[Any]:
     """The objects that an object of the interpreter refers to."""
     if isinstance(one, Frame):
