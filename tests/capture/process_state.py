@@ -55,7 +55,7 @@ SETTINGS: dict[str, Setting] = {
                              torch.float64, torch.float32),
     "default tensor type": Setting(torch.get_default_dtype, torch.set_default_tensor_type,
                                    torch.DoubleTensor, torch.FloatTensor),
-    "default device": Setting(torch.get_default_device, torch.set_default_device, "meta", "cpu"),
+    "default device": Setting(torch.get_default_device, torch.set_default_device, "meta", None),
     "deterministic": Setting(torch.are_deterministic_algorithms_enabled,
                              torch.use_deterministic_algorithms, True, False),
     "deterministic debug": Setting(torch.get_deterministic_debug_mode,

@@ -76,10 +76,9 @@ def test_process_wide_state_is_as_in_eager(
     weft.reset()
     try:
         setting.write(setting.other)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    finally:
         setting.write(setting.usual)
+    except RuntimeError as error:  # torch's own test library forbids some, for instance
+        pytest.skip(str(error))
     compiled = weft.compile(program, backend="eager")
     assert _outcomes(compiled, setting, states) == _outcomes(program, setting, states)
     assert weft.stats()["fallbacks"] == 0
