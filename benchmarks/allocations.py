@@ -24,7 +24,8 @@ def _in_order(events: Iterable[Any]) -> Iterator[Any]:
 
 def peak_of(call: Callable[[], object], before: int = 1, measured: int = 1) -> int:
     """Bytes that `measured` calls need at most beyond what the `before` calls have left."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(  # (else PyTorch 2.11 warns)
+            activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as found:
         for _ in range(before):
             call()
         with record_function(MEASURED):

@@ -144,7 +144,7 @@ def _kernel_seconds(functions: list[Callable[[], Any]], rounds: int) -> list[flo
     times: list[list[float]] = [[] for _ in functions]
     for at in _turns(len(functions), KERNEL_TURNS):
         torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
             for _ in range(rounds):
                 functions[at]()
             torch.cuda.synchronize()
