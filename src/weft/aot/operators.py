@@ -19,8 +19,9 @@ from typing import Any, Final, final
 import torch
 from torch.fx import Graph
 
-from weft._torch import OpOverload, has_dispatch_kernel, is_collective, tree_flatten
+from weft._torch import OpOverload, is_collective, tree_flatten
 from weft.aot.functional_form import functional_form, is_of_torch
+from weft.shapes.fakes.operator_effects import is_composite
 
 aten = torch.ops.aten
 
@@ -96,15 +97,6 @@ def _kind(
     if facts(functional).kind is Kind.VIEW:
         return Kind.METADATA
     return Kind.MUTATION
-
-
-def is_composite(op: OpOverload) -> bool:
-    """Whether PyTorch defines `op`, for every backend, by calling other operators.
-
-    Only definitions in C++ count: the Python ones of `upsample_nearest2d`, say, give results with
-    another layout than the kernels.
-    """
-    return op.namespace == "aten" and has_dispatch_kernel(op.name(), "CompositeImplicitAutograd")
 
 
 def draws_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

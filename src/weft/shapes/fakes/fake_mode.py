@@ -35,7 +35,7 @@ from weft.shapes.fakes.data_dependent import RULES
 from weft.shapes.fakes.kernel_trials import refusal
 from weft.shapes.fakes.make_fake import make_fake, make_meta
 from weft.shapes.fakes.meta_corrections import corrected
-from weft.shapes.fakes.operator_effects import OperatorNotes
+from weft.shapes.fakes.operator_effects import OperatorNotes, is_composite
 from weft.shapes.fakes.operator_rules import OPERATOR_RULES
 from weft.shapes.fakes.result_memo import MISSING, CallReader, ResultMemo
 from weft.shapes.fakes.without_dynamo import initialise
@@ -125,6 +125,9 @@ class MemoFakeMode(FakeTensorMode):
         if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks it in most operators
             return _META if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
         if self.notes is not None:
+            if torch.is_inference_mode_enabled() and self._has_parts(func):
+                with self:  # in other modes, autograd's dispatch has called them
+                    return func.decompose(*args, **(kwargs or {}))
             self.notes.note(func, args, kwargs or {})
         symbols = self.symbols
         if symbols is None:
@@ -138,6 +141,10 @@ class MemoFakeMode(FakeTensorMode):
             return self._plain(func, types, args, kwargs)
         finally:
             symbols.in_operator -= 1
+
+    def _has_parts(self, func: Any) -> bool:
+        """Whether an operator is to be noted as the operators that it calls."""
+        return is_composite(func) and not func.is_view and func not in RULES
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
         """torch: the ragged size of a nested tensor, which equals only itself."""

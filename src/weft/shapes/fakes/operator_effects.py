@@ -17,7 +17,7 @@ from typing import Any, final
 
 import torch
 
-from weft._torch import OpOverload
+from weft._torch import OpOverload, has_dispatch_kernel
 from weft.shapes.fakes.data_errors import may_refuse, sizes_may_differ, tensors_of
 
 
@@ -28,6 +28,16 @@ def _written_arguments(func: OpOverload) -> tuple[tuple[int, str], ...]:
         return ()
     return tuple((i, a.name) for i, a in enumerate(func._schema.arguments)
                  if a.alias_info is not None and a.alias_info.is_write)
+
+
+@cache
+def is_composite(op: OpOverload) -> bool:
+    """Whether PyTorch defines `op`, for every backend, by calling other operators.
+
+    Only definitions in C++ count: the Python ones of `upsample_nearest2d`, say, give results with
+    another layout than the kernels.
+    """
+    return op.namespace == "aten" and has_dispatch_kernel(op.name(), "CompositeImplicitAutograd")
 
 
 @final
