@@ -337,6 +337,8 @@ def test_an_exception_set_in_a_compiling_thread_surfaces_there(kind: type[BaseEx
     assert weft.stats()["fallbacks"] == 0
 
 
+# One that is set while a finalizer runs is written to stderr by Python.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_exceptions_set_at_any_time_are_no_failures() -> None:
     """The program's class in code of weft or torch: nothing there raises it."""
     done: list[type | None] = []
