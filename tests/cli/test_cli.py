@@ -33,7 +33,7 @@ def test_doctor_finds_this_machine_fit(run):
 
 
 def test_doctor_without_a_compiler_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(doctor, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     out = io.StringIO()
     assert not doctor.examine(Console(file=out, width=200))

@@ -27,6 +27,7 @@ from rich.text import Text
 
 from weft import folders
 from weft.config import config
+from weft.runtime.cpp_build import find_compiler, named_compiler
 from weft.torch_version import IS_TESTED, TESTED
 from weft.version import __version__
 
@@ -85,19 +86,13 @@ def _extension() -> Finding:
     return Finding("ok", f"weft {__version__}, frame hook loads")
 
 
-def _named_compiler() -> str:
-    """The compiler that the user names; empty if weft looks for one."""
-    return config.cpp_compiler or os.environ.get("CXX", "")
-
-
 def compiler_command() -> list[str] | None:
     """The C++ compiler that weft would use, with the arguments that its name brings along."""
-    named = _named_compiler()
-    for name in [named] if named else ["g++", "clang++"]:
-        program, *arguments = shlex.split(name)
-        if path := which(program):
-            return [path, *arguments]
-    return None
+    name = find_compiler(named_compiler())
+    if name is None:
+        return None
+    program, *arguments = shlex.split(name)
+    return [which(program) or program, *arguments]
 
 
 def _ask(command: list[str]) -> tuple[bool, str]:
@@ -133,7 +128,7 @@ def _built_and_run(command: list[str], program: str, *flags: str) -> tuple[bool,
 
 def _compiler() -> Finding:
     command = compiler_command()
-    if command is None and (named := _named_compiler()):
+    if command is None and (named := named_compiler()):
         return Finding("broken", f"{named}: no such program; CPU code runs eagerly",
                        "correct WEFT_CPP_COMPILER or CXX, or unset it")
     if command is None:

@@ -155,16 +155,25 @@ def _machine_digest() -> str:
 
 def toolchain() -> Toolchain:
     """The toolchain that the settings select; raises CompilerNotFound if there is none."""
-    wanted = config.cpp_compiler or os.environ.get("CXX", "")
-    return _toolchain(wanted, config.simd, config.cpp_flags)
+    return _toolchain(named_compiler(), config.simd, config.cpp_flags)
+
+
+def named_compiler() -> str:
+    """The compiler that the user names; empty if weft looks for one."""
+    return config.cpp_compiler or os.environ.get("CXX", "")
+
+
+def find_compiler(named: str) -> str | None:
+    """The compiler to use, with the arguments that its name brings along; None if there is none."""
+    names = (named,) if named else _NAMES
+    return next((name for name in names if shutil.which(shlex.split(name)[0])), None)
 
 
 @cache
-def _toolchain(wanted: str, simd: str, extra: str) -> Toolchain:
-    names = (wanted,) if wanted else _NAMES
-    found = next((name for name in names if shutil.which(shlex.split(name)[0])), None)
+def _toolchain(named: str, simd: str, extra: str) -> Toolchain:
+    found = find_compiler(named)
     if found is None:
-        raise CompilerNotFound(names)
+        raise CompilerNotFound((named,) if named else _NAMES)
     chosen = simd or _best_simd()
     flags = [*_FLAGS, *_target_flags(chosen), "-I", str(INCLUDE_DIRECTORY), *shlex.split(extra)]
     flags += [_SLEEF_FLAG] * (chosen in _SIMD_NEEDS and torch_has_sleef())

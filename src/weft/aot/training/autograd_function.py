@@ -276,7 +276,7 @@ def _computed(
         if spec.inputs.held:
             spec.inputs.release(ctx)
         if spec.inputs.watched and not keeps_graph():
-            ctx.held.release()
+            ctx.watched.release()
     if spec.symbols:
         saved += ctx.symbols
     saved += _tangents(spec, ctx, grads, run.given)

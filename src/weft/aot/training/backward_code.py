@@ -71,7 +71,7 @@ def _text(spec: FunctionSpec) -> str:
         "args = [*ctx.saved_tensors]",
         "ctx.maybe_clear_saved_tensors()",
         "release(ctx)" if spec.inputs.held else "",
-        "keeps_graph() or ctx.held.release()" if spec.inputs.watched else "",
+        "keeps_graph() or ctx.watched.release()" if spec.inputs.watched else "",
         "args += ctx.symbols" if spec.symbols else "",
         *(f"args.append({_fitted(k, layout)})" for k, layout in spec.layouts.items()),
         "found = run.call(args)",
@@ -89,7 +89,7 @@ def _questions(spec: FunctionSpec) -> Iterator[str]:
     if spec.late:
         yield "not all_hold(late)"
     if spec.inputs.watched:
-        yield "ctx.held.changed()"
+        yield "ctx.watched.changed()"
     if spec.droppable:
         yield 'hasattr(ctx, "dropped")'
     leaf = spec.gradients.requests.leaf

@@ -62,7 +62,7 @@ class ForwardInputs:
         """Statements of the forward that keep them in `ctx`, weakly those in the list `held`."""
         if self.watched:
             watched = "".join(f"inputs[{self.saved[k]}], " for k in self.watched)
-            yield f"ctx.held = hold(({watched}))"
+            yield f"ctx.watched = hold(({watched}))"
         kept = "".join(f"inputs[{i}], " for i in self.leaves)
         read = (i for i in self.leaves if i not in self.unread_leaves)
         if kept:
@@ -73,9 +73,9 @@ class ForwardInputs:
 
     def replaced(self, ctx: Any) -> dict[int, torch.Tensor]:
         """What saved inputs (by position) were, whose memory the program has replaced."""
-        if not self.watched or not ctx.held.changed():
+        if not self.watched or not ctx.watched.changed():
             return {}
-        pairs = zip(self.watched, ctx.held.old(), strict=True)
+        pairs = zip(self.watched, ctx.watched.old(), strict=True)
         return {k: old for k, old in pairs if old is not None}
 
     def hold_others(self, inputs: Sequence[Any]) -> dict[int, Any]:

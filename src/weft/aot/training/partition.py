@@ -35,7 +35,7 @@ from weft.aot.operators import draws_numbers
 from weft.aot.symbols import SymbolSource, input_symbols
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.memory_budget import numel, save_less
-from weft.aot.training.saved_inputs import LARGE, insert_references, is_view
+from weft.aot.training.saved_inputs import LARGE, insert_references, is_in_checkpoint, is_view
 from weft.aot.views import Unsupported
 from weft.config import config
 from weft.shapes.asserts import binds
@@ -142,7 +142,7 @@ class _Roles:
         value = node.meta["val"]
         if not isinstance(value, FakeTensor) or (_bytes(value) > LARGE and node not in self.free):
             return False
-        return not any("runs_again" in user.meta for user in node.users)
+        return not is_in_checkpoint(node)
 
     def is_free(self, node: Node) -> bool:
         """Whether a saved value is alive anyway."""

@@ -21,7 +21,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import FakeTensor
 from weft.aot.graph import memory_owner
-from weft.aot.training.saved_inputs import is_view
+from weft.aot.training.saved_inputs import is_in_checkpoint, is_view
 from weft.runtime.held_tensors import has_layout
 
 _ALIGNED = 64
@@ -45,7 +45,7 @@ def reads_in_eager(graph: Graph, inputs: Iterable[Node]) -> dict[Node, Reads]:
         if node.op == "call_function" and node.meta.get("phase") == "backward":
             for read in map(_in_forward, node.all_input_nodes):
                 (itself if read.op == "placeholder" else views).add(memory_owner(read))
-    return {n: _reads(n in itself or _in_checkpoint(n), n in views) for n in inputs}
+    return {n: _reads(n in itself or is_in_checkpoint(n), n in views) for n in inputs}
 
 
 def _in_forward(node: Node) -> Node:
@@ -54,10 +54,6 @@ def _in_forward(node: Node) -> Node:
         assert isinstance(node.args[0], Node)
         node = node.args[0]
     return node
-
-
-def _in_checkpoint(node: Node) -> bool:
-    return any("runs_again" in user.meta for user in node.users)
 
 
 def _reads(itself: bool, views: bool) -> Reads:

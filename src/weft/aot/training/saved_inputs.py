@@ -37,6 +37,11 @@ def is_view(node: Node) -> bool:
     return isinstance(target, OpOverload) and facts(target).kind is Kind.VIEW
 
 
+def is_in_checkpoint(node: Node) -> bool:
+    """Whether a checkpoint computes something of the input again."""
+    return any("runs_again" in user.meta for user in node.users)
+
+
 def insert_references(graph: Graph, inputs: Iterable[Node], late: Container[Node]
                       ) -> dict[Node, Node]:
     """Let the nodes in `late` read aliases of the inputs, by which the inputs themselves are saved,

@@ -22,7 +22,7 @@ from typing import Any, Final, final
 
 from weft import _frame
 from weft.capture.source import Accessor, Reference, Source
-from weft.capture.values.base import MISSING
+from weft.capture.values.base import MISSING, is_same
 from weft.errors import WeftError
 
 _ITEMS: Final = frozenset({"dict_item", "list_item", "tuple_item"})
@@ -172,11 +172,7 @@ class _Value:
 
     def is_same(self, now: Any) -> bool:
         """Whether `now` is what the forward read."""
-        old = self._object() if type(self._object) is Reference else self._object
-        if now is old:
-            return True
-        is_plain = type(now) is type(old) and type(now) in (int, float, str, bool)
-        return is_plain and repr(now) == repr(old)
+        return is_same(now, self._object() if type(self._object) is Reference else self._object)
 
     def is_item(self) -> bool:
         """Whether the place is in a list."""
@@ -243,8 +239,7 @@ class _Contents:
 def _is_same_item(left: Any, right: Any) -> bool:
     if type(left) is tuple and type(right) is tuple:
         return len(left) == len(right) and all(map(_is_same_item, left, right))
-    return left is right or (type(left) is type(right) and type(left) in (int, float, str, bool)
-                             and bool(left == right))
+    return is_same(left, right)
 
 
 _CONTAINERS: Final = (list, dict, set, deque)

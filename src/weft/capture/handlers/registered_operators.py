@@ -21,7 +21,7 @@ from weft.capture.polyfills.autograd_context import Context, gradients_like
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean, constant, is_none
-from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.mapping import dictionary_of
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.objects.builtins import call_operator
 from weft.capture.values.tensors.tensor import TensorValue, record
@@ -93,7 +93,7 @@ def _rehearse(tx: Interpreter, formula: AutogradFormula, inputs: list[SymbolicVa
     if not is_none(setup):
         named = {"ctx": context, "inputs": TupleValue(inputs), "output": result}
         if keywords:
-            named["keyword_only_inputs"] = _dictionary(tx, keywords)
+            named["keyword_only_inputs"] = dictionary_of(tx, keywords)
         setup.call(tx, [], named)
     by_forward = dict(read)
     read.clear()
@@ -102,13 +102,6 @@ def _rehearse(tx: Interpreter, formula: AutogradFormula, inputs: list[SymbolicVa
         gradients = tx.unpack(tx.call_python(gradients_like, [context, result]))
         backward.call(tx, [context, *gradients], {})
     return by_forward, kept
-
-
-def _dictionary(tx: Interpreter, items: Kwargs) -> DictValue:
-    made = DictValue()
-    for name, value in items.items():
-        made.setitem(tx, constant(name), value)
-    return made
 
 
 def _need(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:

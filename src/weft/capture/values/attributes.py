@@ -69,10 +69,7 @@ def is_read_first(attribute: Any) -> bool:
             and type_lookup(type(attribute), "__get__") is not MISSING)
 
 
-_GUARDED = (types.FunctionType, staticmethod, classmethod, property, type)
-
-
-def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> None:
+def guard_inherited(tx: Interpreter, cls: type, name: str) -> None:
     """Guard what a class made inside inherits under `name`. (Lookups in others are guarded by
     `type_lookup`.)"""
     if cls not in tx.classes.made:
@@ -163,7 +160,7 @@ binder = registrar(BINDERS)
 def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
          ) -> SymbolicValue:
     """`owner.name`, where the class defines it as `attribute`: what its `__get__` returns."""
-    guard_attribute(tx, cls, name, attribute)
+    guard_inherited(tx, cls, name)
     getter = type_lookup(type(attribute), "__get__")
     kind = property if getter is property.__get__ else type(attribute)  # also for subclasses
     found = BINDERS.get(kind)
@@ -285,11 +282,15 @@ def _bind_c_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, 
     return BoundMethodValue(owner, tx.wrap_fixed(attribute, f"{cls.__name__}.{name}"))
 
 
+_PYTHON_DESCRIPTORS: Final = (types.FunctionType, staticmethod, classmethod, property, type)
+
+
 @member_attribute.define
 def _of_member(tx: Interpreter, member: ConstantValue, name: str) -> SymbolicValue | None:
     cls = type(member.value)
     attribute = type_lookup(cls, name)
-    if not isinstance(attribute, _GUARDED) or getattr(attribute, "__module__", "") == "enum":
+    is_own = getattr(attribute, "__module__", "") != "enum"
+    if not isinstance(attribute, _PYTHON_DESCRIPTORS) or not is_own:
         return None
     return None if isinstance(attribute, type) else bind(tx, member, cls, name, attribute)
 

@@ -38,6 +38,16 @@ _HEAP_TYPE: Final = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE`"""
 
 
+def is_same(left: object, right: object) -> bool:
+    """Whether two readings of a place gave one object, or numbers or texts that nothing tells
+    apart: of one type, 0.0 and -0.0 differ."""
+    return left is right or (type(left) is type(right) and type(left) in _PLAIN
+                             and repr(left) == repr(right))
+
+
+_PLAIN: Final = (int, float, str, bool)
+
+
 def is_heap_type(cls: type) -> bool:
     """Whether the class was made while the program ran, as by a `class` statement: its attributes
     can be set, and errors name it by its name alone."""

@@ -11,7 +11,7 @@ import gc
 import operator
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
@@ -727,6 +727,14 @@ class ProxyValue(MethodTable):
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         raise tx.error(TypeError, "'mappingproxy' object doesn't support item deletion")
+
+
+def dictionary_of(tx: Interpreter, items: Mapping[str, SymbolicValue]) -> DictValue:
+    """A new dictionary with these names as its keys."""
+    made = DictValue()
+    for name, value in items.items():
+        made.setitem(tx, constant(name), value)
+    return made
 
 
 @wraps(types.MappingProxyType)

@@ -19,7 +19,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.operator_names import method_name, reflected_method
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
-from weft.capture.values.constant import constant
+from weft.capture.values.containers.mapping import dictionary_of
 from weft.capture.values.containers.sequences import TupleValue, tuple_items
 from weft.capture.values.declared import Declared
 from weft.capture.values.registry import wraps
@@ -129,10 +129,7 @@ class NamedTupleValue(TupleValue):
         return emit.bind(self, f"{maker}({cls}, ({items}))")
 
     def m__asdict(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        new_dict = tx.wrap_new({})
-        for name, item in zip(self.fields, self.all(tx), strict=True):
-            new_dict.setitem(tx, constant(name), item)
-        return new_dict
+        return dictionary_of(tx, dict(zip(self.fields, self.all(tx), strict=True)))
 
     def m__replace(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if args or not kwargs.keys() <= {*self.fields}:

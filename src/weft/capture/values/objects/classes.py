@@ -22,7 +22,7 @@ from weft.capture.values.attributes import (
     bind,
     bound_class_method,
     class_value,
-    guard_attribute,
+    guard_inherited,
     is_data_descriptor,
     is_read_first,
     type_lookup,
@@ -175,7 +175,7 @@ class ClassValue(SymbolicValue):
 
     def _new(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         maker = type_lookup(self.cls, "__new__")
-        guard_attribute(tx, self.cls, "__new__", maker)
+        guard_inherited(tx, self.cls, "__new__")
         if isinstance(maker, staticmethod):
             function = tx.wrap_fixed(maker.__func__, f"{self.cls.__name__}.__new__")
             return function.call(tx, [self, *args], kwargs)
@@ -191,7 +191,7 @@ class ClassValue(SymbolicValue):
     def _init(self, tx: Interpreter, made: SymbolicValue, args: Args, kwargs: Kwargs) -> None:
         cls = made.python_type()  # `__new__` may have made an instance of a subclass
         initialiser = type_lookup(cls, "__init__")
-        guard_attribute(tx, cls, "__init__", initialiser)
+        guard_inherited(tx, cls, "__init__")
         if not isinstance(initialiser, types.WrapperDescriptorType):
             result = tx.force(bind(tx, made, cls, "__init__", initialiser).call(tx, args, kwargs))
             if not is_none(result):
@@ -220,7 +220,7 @@ class ClassValue(SymbolicValue):
         if meta is not MISSING and is_read_first(meta) and not (
                 isinstance(meta, types.GetSetDescriptorType) and name in self.cls.__dict__):
             return bind(tx, self, type(self.cls), name, meta)
-        guard_attribute(tx, type(self.cls), name, meta)
+        guard_inherited(tx, type(self.cls), name)
         written = written_attribute(tx, self.cls, name)
         if written is not None:
             return written
@@ -232,7 +232,7 @@ class ClassValue(SymbolicValue):
                 if not issubclass(error.value.python_type(), AttributeError):
                     raise
                 return self._missing_attribute(tx, name, error)
-        guard_attribute(tx, self.cls, name, attribute)
+        guard_inherited(tx, self.cls, name)
         if meta is not MISSING:
             return bind(tx, self, type(self.cls), name, meta)
         return self._missing_attribute(tx, name, None)
@@ -247,7 +247,7 @@ class ClassValue(SymbolicValue):
             AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
 
     def _bind_own(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
-        guard_attribute(tx, self.cls, name, attribute)
+        guard_inherited(tx, self.cls, name)
         if isinstance(attribute, classmethod):
             return bound_class_method(tx, self, attribute, f"{self.cls.__name__}.{name}")
         if isinstance(attribute, staticmethod):
@@ -290,7 +290,7 @@ class ClassValue(SymbolicValue):
         hook = type_lookup(type(self.cls), name)
         if not isinstance(hook, types.FunctionType) or issubclass(self.cls, enum.Enum):
             return None
-        guard_attribute(tx, type(self.cls), name, hook)
+        guard_inherited(tx, type(self.cls), name)
         return tx.force(tx.call_python(hook, [self, *args]))
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:

@@ -22,7 +22,7 @@ from weft.capture.skips import is_library_code
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate, is_none
-from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.mapping import DictValue, dictionary_of
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.declared import Declared
 from weft.capture.values.methods import BoundBuiltin
@@ -308,10 +308,7 @@ class FunctionValue(SymbolicValue):
         raise _no_attribute(tx, name)
 
     def _keyword_defaults(self, tx: Interpreter) -> SymbolicValue:
-        made = DictValue()
-        for name, value in self.kwdefaults.items():
-            made.setitem(tx, constant(name), value)
-        return made if self.kwdefaults else constant(None)
+        return dictionary_of(tx, self.kwdefaults) if self.kwdefaults else constant(None)
 
     def _description(self, tx: Interpreter, name: str) -> SymbolicValue:
         if self.original is not MISSING:
@@ -512,10 +509,7 @@ class PartialValue(SymbolicValue):
         if name == "args":
             return TupleValue(self.args)
         if name == "keywords":
-            made = DictValue()
-            for key, value in self.keywords.items():
-                made.setitem(tx, constant(key), value)
-            return made
+            return dictionary_of(tx, self.keywords)
         found = self.attributes.lookup(tx, name)
         if found is not None:
             return found

@@ -22,7 +22,7 @@ from weft.capture.values.attributes import (
     bind,
     check_slot,
     class_value,
-    guard_attribute,
+    guard_inherited,
     is_data_descriptor,
     is_iterable,
     is_read_first,
@@ -156,7 +156,7 @@ class ObjectValue(SymbolicValue):
     def _defined(self, tx: Interpreter, name: str) -> Any:
         """What the class defines under a name, guarded."""
         found = type_lookup(self.cls, name)
-        guard_attribute(tx, self.cls, name, found)
+        guard_inherited(tx, self.cls, name)
         return found
 
     def _hook(self, tx: Interpreter, name: str) -> Any:
@@ -200,7 +200,7 @@ class ObjectValue(SymbolicValue):
             return written
         if attribute is not MISSING:
             return self._bind(tx, name, attribute)
-        guard_attribute(tx, self.cls, name, attribute)
+        guard_inherited(tx, self.cls, name)
         if self._is_found_in_c(name):
             raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
         error = self._missing(tx, name)

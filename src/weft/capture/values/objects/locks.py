@@ -26,7 +26,7 @@ from weft._frame import RunEagerly
 from weft.capture.breaks import graph_break
 from weft.capture.graph import is_of_torch
 from weft.capture.skips import is_library_code
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, is_same
 from weft.capture.values.constant import NONE, TRUE, boolean
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
@@ -184,18 +184,13 @@ class GuardsUnderLock:
         frame = [self._objects(kind, values) for kind in ("local", "cell_object")]
         now = self._tree.check(frame[0], frame[1], self._globals)
         return now is not None and all(
-            old is new or slot in self._drawn or (
-                type(old) is type(new) and type(old) in _NUMBERS and old == new)
+            slot in self._drawn or is_same(old, new)  # sizes are made anew each time
             for slot, (old, new) in enumerate(zip(values, now, strict=True)))
 
     def _objects(self, kind: str, values: list[Any]) -> tuple[Any, ...]:
         slots = self._roots[kind]
         return tuple(values[slots[index]] if index in slots else None
                      for index in range(max(slots, default=-1) + 1))
-
-
-_NUMBERS: Final = (int, float)
-"""Collected values that are made anew each time (sizes)."""
 
 
 def take(locks: tuple[Any, ...], guards: GuardsUnderLock, values: list[Any]) -> None:

@@ -36,7 +36,7 @@ from weft.capture.values.constant import (
     known_arguments,
     python_object,
 )
-from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.mapping import DictValue, dictionary_of
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.containers.sets import SetValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
@@ -195,9 +195,7 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     keywords = {key: value for key, value in kwargs.items() if key != "metaclass"}
     if metaclass in _METACLASSES:
         return make_class(tx, metaclass, name.constant(), bases, namespace, keywords)
-    given = DictValue()
-    for key, value in namespace.items():
-        given.setitem(tx, constant(key), value)
+    given = dictionary_of(tx, namespace)
     maker = tx.wrap_fixed(metaclass, metaclass.__name__)
     made = maker.call(tx, [name, TupleValue(bases), given], keywords)
     cell = namespace.get("__classcell__")

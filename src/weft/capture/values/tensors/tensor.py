@@ -33,7 +33,7 @@ from weft.capture.source import Source
 from weft.capture.values.attributes import bind
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean, constant, evaluate, is_none, plain_value
-from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.mapping import DictValue, dictionary_of
 from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import (
     ListValue,
@@ -558,9 +558,7 @@ def _is_scalar(value: SymbolicValue) -> bool:
 def _through_mode(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Let the innermost torch function mode handle the call; the mode is off meanwhile."""
     function, args = overridden_function(target, [tx.force(arg) for arg in args])
-    named = DictValue()
-    for name, value in kwargs.items():
-        named.setitem(tx, constant(name), value)
+    named = dictionary_of(tx, kwargs)
     mode = tx.modes.functions.pop()
     try:
         return mode.method(tx, "__torch_function__", [

@@ -32,7 +32,7 @@ from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue, by_name
 from weft.capture.values.constant import boolean, constant
-from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.mapping import DictValue, dictionary_of
 from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.objects.functions import rule
@@ -203,9 +203,7 @@ def dispatch(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwarg
     NotImplemented."""
     asked = _overloading_values(tx, [*args, *kwargs.values()])
     kinds = TupleValue([tx.wrap_fixed(v.python_type(), v.python_type().__name__) for v in asked])
-    named = DictValue()
-    for name, value in kwargs.items():
-        named.setitem(tx, constant(name), value)
+    named = dictionary_of(tx, kwargs)
     for value, kind in zip(asked, kinds.items, strict=True):
         owner = value if isinstance(value, ObjectValue) else kind
         result = owner.getattr(tx, "__torch_function__").call(
