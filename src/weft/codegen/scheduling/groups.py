@@ -69,10 +69,8 @@ def join(left: Group, right: Group, joint: Refinement) -> Group | str:
         {n: subs(e, joint.right) for n, e in right.writes.items()},
     )
     for produced, consumed in ((writes[0], reads[1]), (writes[1], reads[0])):
-        for name in produced.keys() & consumed.keys():
-            if any(
-                expr is not produced[name] and expr != produced[name] for expr in consumed[name]
-            ):
+        for name, written in produced.items():  # in order: the reason names the first
+            if any(expr is not written and expr != written for expr in consumed.get(name, ())):
                 return f"{name} is read at other points than it is written"
     members = [_substitute_member(m, joint.left) for m in left.members]
     members += [_substitute_member(m, joint.right) for m in right.members]
