@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.capture.breaks import BREAKS
+from weft.capture.core.breaks import BREAKS
 
 PAGE = Path(__file__).parent.parent / "docs" / "graph-breaks.md"
 
 _INTRODUCTION = """\
 # Graph breaks
 
-<!-- made by `python -m tools.graph_breaks_page` from `weft/capture/breaks.py` -->
+<!-- made by `python -m tools.graph_breaks_page` from `weft/capture/core/breaks.py` -->
 
 Where a program does something that cannot be captured, weft ends the graph, lets Python do that one
 operation, and goes on capturing behind it. `weft.explain(f)(*args)` and

@@ -321,8 +321,8 @@ def _outside(x):
 
 
 def test_frames_without_tensors_are_not_captured():
-    from weft.capture.skips import may_hold_tensors
-    from weft.capture.source import FrameState
+    from weft.capture.core.skips import may_hold_tensors
+    from weft.capture.core.source import FrameState
 
     code, names = _plain_python.__code__, globals()
     assert not may_hold_tensors(FrameState(code, [3], (), names))

@@ -10,8 +10,8 @@ import torch
 
 import weft
 from tests.capture.harness import check
+from weft.capture.library.standard import locks
 from weft.capture.replacement import emitter
-from weft.capture.values.objects import locks
 
 X = torch.ones(3)
 LOCKS = [threading.Lock, threading.RLock]

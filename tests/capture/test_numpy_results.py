@@ -13,7 +13,7 @@ import torch
 import weft
 from tests.capture.harness import check
 from tests.capture.test_numpy import equal
-from weft.capture.values.tensors import known_data
+from weft.capture.library.tensors import known_data
 
 # -- arrays that follow from constants ------------------------------------------------------------
 

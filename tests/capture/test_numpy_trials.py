@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.capture import numpy_models
-from weft.capture.numpy_models import Blank, try_out
+from weft.capture.library.numpy import models as numpy_models
+from weft.capture.library.numpy.models import Blank, try_out
 
 
 def ints(*shape: int, dtype: str = "int64") -> Blank:

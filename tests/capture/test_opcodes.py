@@ -10,7 +10,7 @@ import torch
 
 import weft
 from tests.capture.harness import check
-from weft.capture.frame import OPCODES
+from weft.capture.core.frame import OPCODES
 
 ASYNCHRONOUS = {
     "ASYNC_GEN_WRAP", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "GET_AITER", "GET_ANEXT",

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import weft
-from weft.capture.source import describe
+from weft.capture.core.source import describe
 from weft.config import config
 from weft.diagnostics import events
 from weft.diagnostics.changes import Change, summary

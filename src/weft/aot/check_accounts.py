@@ -29,7 +29,7 @@ _CONDITIONS: Final = frozenset({
     operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_,
     operator.or_, torch.sym_not,
 })
-"""What conditions are made of (`capture/values/numbers/data_numbers.py`)."""
+"""What conditions are made of (`capture/library/numbers/data_numbers.py`)."""
 
 
 @final

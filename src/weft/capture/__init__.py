@@ -2,12 +2,12 @@
 
 Place in the pipeline: the front end. By role:
 
-- the steps of a miss: `compiler` (`FrameCompiler`), `attempt`, `skips`;
-- interpretation: `interpreter`, `interpreter_state`, `stops`, `frame`, `operations`,
-  `operator_names`, `state`, `source`, `bytecode/`, `opcodes/`, `values/`, `handlers/`,
-  `polyfills/`, `numpy_calls`, `numpy_models`, `numpy_operations`;
-- where it ends: `breaks`, `early_ends`;
-- results: `graph`, `subgraphs`, `guards/`, `replacement/`.
+- the steps of a miss: `compiler` (`FrameCompiler`), `attempt`, `interpreter`,
+  `interpreter_state`;
+- instructions: `bytecode/` (byte code as data), `opcodes/` (what each does);
+- what programs use: `library/`, one folder for each subject: values, rules and polyfills;
+- what all of them stand on: `core/`;
+- results: `guards/`, `replacement/`.
 
     compiled = compile_function(f, options, backend)
     compiled(x)                       # captured here
@@ -20,8 +20,8 @@ from types import FunctionType
 from typing import Any
 
 from weft import _frame
-from weft.capture import handlers  # noqa: F401  (registers the rules)
 from weft.capture.compiler import FrameCompiler, with_code
+from weft.capture.library import registration  # noqa: F401  (registers the rules)
 from weft.config import CompileOptions
 
 __all__ = ["cache_entries", "compile_function", "compiled_by", "original_function", "reset",

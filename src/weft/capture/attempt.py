@@ -20,7 +20,8 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from weft.capture.breaks import (
+from weft.capture.bytecode.continuation import CannotResumeError
+from weft.capture.core.breaks import (
     GraphBreak,
     ObservedException,
     Restart,
@@ -29,20 +30,19 @@ from weft.capture.breaks import (
     StartOver,
     graph_break,
 )
-from weft.capture.frame import Frame
-from weft.capture.graph_writes import can_undo, has_checks
+from weft.capture.core.frame import Frame
+from weft.capture.core.graph_writes import can_undo, has_checks
+from weft.capture.core.skips import may_hold_tensors
+from weft.capture.core.source import FrameState
+from weft.capture.core.stops import BreakHere
 from weft.capture.interpreter import Interpreter
+from weft.capture.library.numbers.data_numbers import note_checks
+from weft.capture.library.numbers.symbolic_numbers import number_node
+from weft.capture.library.tensors.device_modes import enter_devices
+from weft.capture.library.tensors.known_data import rely_on
 from weft.capture.replacement.break_operations import can_translate
-from weft.capture.replacement.continuation import CannotResumeError
-from weft.capture.replacement.device_modes import enter_devices
 from weft.capture.replacement.emitter import Emitter, restore_modes
 from weft.capture.replacement.resumption import Resumption
-from weft.capture.skips import may_hold_tensors
-from weft.capture.source import FrameState
-from weft.capture.stops import BreakHere
-from weft.capture.values.numbers.data_numbers import note_checks
-from weft.capture.values.numbers.symbolic_numbers import number_node
-from weft.capture.values.tensors.known_data import rely_on
 from weft.config import config
 from weft.diagnostics import events
 from weft.shapes.context import ShapeContext

@@ -26,11 +26,20 @@ from weft._torch import (
 )
 from weft.backends import is_own
 from weft.capture.attempt import Attempt
-from weft.capture.breaks import ObservedException, SkipFrame, graph_break
 from weft.capture.bytecode import PerCode
+from weft.capture.bytecode.continuation import is_continuation
 from weft.capture.bytecode.liveness import needs_frame
-from weft.capture.graph import GraphInput
-from weft.capture.graph_writes import may_refuse_data, writes_of
+from weft.capture.core.breaks import ObservedException, SkipFrame, graph_break
+from weft.capture.core.graph import GraphInput
+from weft.capture.core.graph_writes import may_refuse_data, writes_of
+from weft.capture.core.skips import (
+    are_builtins_replaced,
+    is_skipped_code,
+    may_hold_tensors,
+    runs_script,
+)
+from weft.capture.core.source import FrameState
+from weft.capture.core.state import no_saved_tensor_hooks
 from weft.capture.guards.recompiles import (
     Variant,
     changes_since,
@@ -42,20 +51,11 @@ from weft.capture.guards.recompiles import (
 from weft.capture.guards.self_check import fits, require_fit
 from weft.capture.guards.shape_guards import add_shape_guards
 from weft.capture.interpreter import Interpreter
+from weft.capture.library.tensors.device_modes import modes_set_aside, only_devices, without_modes
+from weft.capture.library.tensors.input_tests import add_input_tests
 from weft.capture.replacement.checkpointing import runs_checkpoint
-from weft.capture.replacement.continuation import is_continuation
-from weft.capture.replacement.device_modes import modes_set_aside, only_devices, without_modes
 from weft.capture.replacement.emitter import Emitter
 from weft.capture.replacement.reruns import reporter
-from weft.capture.skips import (
-    are_builtins_replaced,
-    is_skipped_code,
-    may_hold_tensors,
-    runs_script,
-)
-from weft.capture.source import FrameState
-from weft.capture.state import no_saved_tensor_hooks
-from weft.capture.values.tensors.input_tests import add_input_tests
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import checks, events

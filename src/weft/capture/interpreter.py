@@ -20,16 +20,19 @@ from functools import partial
 from typing import Any, Final, final
 
 import weft.capture.opcodes  # noqa: F401  fills OPCODES before the first decode
-from weft.capture.breaks import (
-    GraphBreak,
-    ObservedException,
-    Restart,
-    SkipFrame,
-    graph_break,
-)
-from weft.capture.early_ends import EarlyEnds
-from weft.capture.frame import Frame
-from weft.capture.graph import GraphBuilder
+from weft.capture.core.base import LazyValue, SymbolicValue, drain
+from weft.capture.core.breaks import GraphBreak, ObservedException, Restart, SkipFrame, graph_break
+from weft.capture.core.constant import constant
+from weft.capture.core.early_ends import EarlyEnds
+from weft.capture.core.frame import Frame
+from weft.capture.core.graph import GraphBuilder
+from weft.capture.core.lifetimes import Lifetimes, check_left
+from weft.capture.core.registry import IDENTITY, wrapper_of
+from weft.capture.core.side_effects import SideEffects
+from weft.capture.core.skips import is_library_code, is_of_package_without_torch
+from weft.capture.core.source import Source, SourceTree
+from weft.capture.core.state import GlobalState
+from weft.capture.core.stops import Stops
 from weft.capture.guards.class_guards import ClassGuards, guarding_lookups
 from weft.capture.guards.guard_set import GuardSet
 from weft.capture.guards.identity_guards import IdentityGuards
@@ -44,28 +47,19 @@ from weft.capture.interpreter_state import (
     NumberState,
     RemadeState,
 )
-from weft.capture.operations import binary_operation, equal_values, same_object
-from weft.capture.replacement.side_effects import SideEffects
-from weft.capture.skips import is_library_code, is_of_package_without_torch
-from weft.capture.source import Source, SourceTree
-from weft.capture.state import GlobalState
-from weft.capture.stops import Stops
-from weft.capture.values.attributes import gives_length
-from weft.capture.values.base import LazyValue, SymbolicValue, drain
-from weft.capture.values.constant import constant
-from weft.capture.values.containers.mapping import DictValue
-from weft.capture.values.lifetimes import Lifetimes, check_left
-from weft.capture.values.numbers.data_numbers import note_checks
-from weft.capture.values.numbers.symbolic_numbers import (
+from weft.capture.library.classes.attributes import gives_length
+from weft.capture.library.containers.mapping import DictValue
+from weft.capture.library.exceptions.exceptions import link_context, new_exception, note_passed
+from weft.capture.library.functions.cell import CellValue
+from weft.capture.library.modules.modules import ModuleValue
+from weft.capture.library.numbers.data_numbers import note_checks
+from weft.capture.library.numbers.symbolic_numbers import (
     SymbolicNumberValue,
     number_node,
     wrap_number,
 )
-from weft.capture.values.objects.cell import CellValue
-from weft.capture.values.objects.exceptions import link_context, new_exception, note_passed
-from weft.capture.values.objects.modules import ModuleValue
-from weft.capture.values.registry import IDENTITY, wrapper_of
-from weft.capture.values.tensors.known_data import known_fake
+from weft.capture.library.operators.operations import binary_operation, equal_values, same_object
+from weft.capture.library.tensors.known_data import known_fake
 from weft.config import config
 from weft.errors import SourceLine
 from weft.interrupts import checkpoint

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
 
-from weft.capture.source import Source
-from weft.capture.state import Step
-from weft.capture.values.base import SymbolicValue
-from weft.capture.values.numbers.data_numbers import EarlyCheck
-from weft.capture.values.tensors.input_tests import InputTest
+from weft.capture.core.base import SymbolicValue
+from weft.capture.core.source import Source
+from weft.capture.core.state import Step
+from weft.capture.library.numbers.data_numbers import EarlyCheck
+from weft.capture.library.tensors.input_tests import InputTest
 from weft.errors import SourceLine
 from weft.stances import error_mode
 
@@ -43,7 +43,7 @@ class DataState:
     """What is known about tensors' data, and what the graph checks about it."""
 
     places: dict[str, Any] = field(default_factory=dict)
-    """Graph nodes that hold the values of unbacked symbols (`values/data_numbers.py`)."""
+    """Graph nodes that hold the values of unbacked symbols (`library/numbers/data_numbers.py`)."""
     n_checked: int = 0
     """How many of the shape context's conditions on data the graph checks so far."""
     early_checks: list[EarlyCheck] = field(default_factory=list)
@@ -57,10 +57,10 @@ class DataState:
     turns: int = 0
     """How many turns `for` loops have made."""
     relied_on: set[Source] = field(default_factory=set)
-    """Tensors whose contents are guarded (`values/known_data.py`)."""
+    """Tensors whose contents are guarded (`library/tensors/known_data.py`)."""
     memories: weakref.WeakValueDictionary[int, Any] = field(
         default_factory=weakref.WeakValueDictionary)
-    """The memory of NumPy arrays made while capturing, by id (`values/tensors/known_arrays.py`)."""
+    """The memory of NumPy arrays made while capturing, by id (`library/numpy/known_arrays.py`)."""
     input_tests: dict[Any, InputTest] = field(default_factory=dict)
     """Conditions of branches on the inputs' data, by graph node."""
     from_inputs: dict[Any, bool] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class ModeState:
     scripted: int = 0
     """How many calls of functions compiled by torch.jit are being captured."""
     ignored_warnings: list[Any] = field(default_factory=list)
-    """Warning filters of the program that ignore warnings (`replacement/ignored_warnings.py`)."""
+    """Warning filters of the program that ignore warnings (`core/ignored_warnings.py`)."""
     texts_wait: bool = False
     """Whether texts of tensors are made when the graph has run (`tensors/print_state.py`)."""
 
@@ -149,7 +149,7 @@ class NumberState:
 @final
 @dataclass(slots=True)
 class RemadeState:
-    """Calls on mutable objects of C types (`values/objects/remade.py`)."""
+    """Calls on mutable objects of C types (`library/standard/remade.py`)."""
 
     calls: list[Any] = field(default_factory=list)
     """All that the replacement may have to make again, in order."""
@@ -163,11 +163,11 @@ class ClassState:
     """Classes that the program made or changed."""
 
     made: dict[type, SymbolicValue] = field(default_factory=dict)
-    """Models of the classes that the program made, and their recipes (`values/made_classes.py`)."""
+    """Models of the classes that the program made, and their recipes (`library/classes/`)."""
     stand_ins: dict[SymbolicValue, Any] = field(default_factory=dict)
     """Stand-ins for the values that the body of the class under way has bound."""
     attributes: dict[type, Any] = field(default_factory=dict)
-    """Attributes that the program set on classes (`values/attributes.py`)."""
+    """Attributes that the program set on classes (`library/classes/attributes.py`)."""
 
     def hide_models(self) -> None:
         """Remove the models from the `__subclasses__` of the program's classes."""

@@ -1,8 +1,8 @@
 """Recurrent layers on NVIDIA GPUs: cuDNN's call, as an operator that works on fake tensors.
 
-Place in the pipeline: `capture/polyfills/recurrent.py` uses it for `torch.lstm` and the like.
-PyTorch's own functions read the addresses of the weights (cuDNN wants them in one buffer), which
-fake tensors do not have; here they are read when the operator runs::
+Place in the pipeline: `capture/library/torch_functions/recurrent_polyfills.py` uses it for
+`torch.lstm` and the like. PyTorch's own functions read the addresses of the weights (cuDNN wants
+them in one buffer), which fake tensors do not have; here they are read when the operator runs::
 
     output, hy, cy, reserve, buffer = torch.ops.weft.cudnn_rnn(x, weights, 4, hx, cx, LSTM, ...)
 

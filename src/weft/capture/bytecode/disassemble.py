@@ -6,9 +6,15 @@ import opcode
 from types import CodeType
 from typing import Any
 
-from .instruction import NO_POSITIONS, Bytecode, ExceptionEntry, Instruction, Positions
-from .percode import PerCode
-from .tables import (
+from weft.capture.bytecode.instruction import (
+    NO_POSITIONS,
+    Bytecode,
+    ExceptionEntry,
+    Instruction,
+    Positions,
+)
+from weft.capture.bytecode.percode import PerCode
+from weft.capture.bytecode.tables import (
     BACKWARD,
     CACHES,
     EXTENDED_ARG,

@@ -1,9 +1,9 @@
 """What lookups in the program's classes give: guarded as they are made.
 
 Place in the pipeline: beside `guard_set`, one per capture. Every lookup goes through
-`values/attributes.type_lookup`, which notes it here. The guards ask the class as Python would, so
-they see whatever changes the answer: of the class, of a base, of the order of the bases, of the
-metaclass::
+`library/classes/attributes.type_lookup`, which notes it here. The guards ask the class as Python
+would, so they see whatever changes the answer: of the class, of a base, of the order of the bases,
+of the metaclass::
 
     model.scale          # guard: the class has no descriptor 'scale' that would be asked first
 
@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, final
 
+from weft.capture.core.base import MISSING, is_heap_type
+from weft.capture.core.source import Reference, Source, is_library
 from weft.capture.guards.guard_set import GuardSet
-from weft.capture.source import Reference, Source, is_library
-from weft.capture.values.base import MISSING, is_heap_type
 
 BASES: Final = type.__dict__["__mro__"].__get__
 ATTRIBUTES: Final = type.__dict__["__dict__"].__get__

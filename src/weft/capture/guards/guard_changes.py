@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import torch
 
+from weft.capture.core.base import MISSING
+from weft.capture.core.source import Reference
+from weft.capture.core.state import readable_modes
 from weft.capture.guards.class_guards import BASES, defined
 from weft.capture.guards.guard_set import Guard, short, tensor_guard
-from weft.capture.source import Reference
-from weft.capture.state import readable_modes
-from weft.capture.values.base import MISSING
 from weft.diagnostics.changes import Change
 
 Difference = tuple[str, str, str, str]

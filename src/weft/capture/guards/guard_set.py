@@ -21,8 +21,8 @@ import torch
 from torch.autograd import forward_ad
 
 from weft import _frame
-from weft.capture.source import Reference, Source, SourceTree, describe, is_library
-from weft.capture.state import readable_modes
+from weft.capture.core.source import Reference, Source, SourceTree, describe, is_library
+from weft.capture.core.state import readable_modes
 from weft.errors import SourceLine
 from weft.interrupts import is_from_outside
 from weft.quoting import one_line

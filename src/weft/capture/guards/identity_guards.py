@@ -14,15 +14,15 @@ import weakref
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.source import Source
 from weft.capture.guards.guard_set import GuardSet
-from weft.capture.source import Source
 
 WEAK: Final = "weak reference"
 """The first item of keys for weak references to objects made inside."""
 
 if TYPE_CHECKING:
-    from weft.capture.values.base import SymbolicValue
+    from weft.capture.core.base import SymbolicValue
 
 
 @final

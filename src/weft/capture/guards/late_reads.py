@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 from weft import _frame
-from weft.capture.source import Accessor, Reference, Source
-from weft.capture.values.base import MISSING, is_same
+from weft.capture.core.base import MISSING, is_same
+from weft.capture.core.source import Accessor, Reference, Source
 from weft.errors import WeftError
 
 _ITEMS: Final = frozenset({"dict_item", "list_item", "tuple_item"})

@@ -12,13 +12,13 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, final
 
+from weft.capture.core.base import MISSING, SymbolicValue
+from weft.capture.core.source import Source
 from weft.capture.guards.guard_set import GuardSet
-from weft.capture.source import Source
-from weft.capture.values.base import MISSING, SymbolicValue
 
 if TYPE_CHECKING:
-    from weft.capture.replacement.side_effects import SideEffects
-    from weft.capture.values.containers.mapping import DictValue
+    from weft.capture.core.side_effects import SideEffects
+    from weft.capture.library.containers.mapping import DictValue
 
 
 @final

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 from weft import _frame
+from weft.capture.core.base import MISSING
+from weft.capture.core.source import FrameState, Source
 from weft.capture.guards.guard_changes import change_of
 from weft.capture.guards.guard_set import Guard, GuardSet
-from weft.capture.source import FrameState, Source
-from weft.capture.values.base import MISSING
 from weft.config import config
 from weft.diagnostics import events
 from weft.diagnostics.changes import Change, summary

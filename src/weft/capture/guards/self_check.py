@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from weft.capture.core.source import FrameState
 from weft.capture.guards.recompiles import changes_since
-from weft.capture.source import FrameState
 from weft.diagnostics import events
 from weft.diagnostics.changes import Change
 from weft.errors import InternalError

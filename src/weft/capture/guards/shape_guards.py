@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.source import Source
+from weft.capture.core.source import Source
 from weft.diagnostics import events
 from weft.dims import Dim
 from weft.errors import DimensionError, FixedDimensionError, SourceLine

@@ -5,17 +5,17 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from weft.capture.breaks import graph_break
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.handlers.builtin_functions import attribute_or_none
-from weft.capture.values.attributes import is_iterable
-from weft.capture.values.base import NULL, Args, Kwargs, SymbolicValue
-from weft.capture.values.containers.mapping import DictValue, is_mapping_object
-from weft.capture.values.containers.sequences import TupleValue
-from weft.capture.values.objects.exceptions import stop_iteration_error
-from weft.capture.values.objects.functions import RULES, BoundMethodValue, FunctionValue
-from weft.capture.values.objects.modules import ModuleValue
+from weft.capture.core.base import NULL, Args, Kwargs, SymbolicValue
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.library.classes.attributes import is_iterable
+from weft.capture.library.containers.mapping import DictValue, is_mapping_object
+from weft.capture.library.containers.sequences import TupleValue
+from weft.capture.library.exceptions.exceptions import stop_iteration_error
+from weft.capture.library.functions.builtin_rules import attribute_or_none
+from weft.capture.library.functions.functions import RULES, BoundMethodValue, FunctionValue
+from weft.capture.library.modules.modules import ModuleValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

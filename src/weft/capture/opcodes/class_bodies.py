@@ -1,17 +1,17 @@
 """Names in class bodies, whose variables are the namespace of the new class.
 
-Place in the pipeline: opcode handlers; `values/objects/made_classes.py` interprets the bodies. What
-a body binds is in `frame.locals`.
+Place in the pipeline: opcode handlers; `library/classes/made_classes.py` interprets the bodies.
+What a body binds is in `frame.locals`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.core.base import NULL, SymbolicValue
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.library.containers.mapping import DictValue
 from weft.capture.opcodes.variables import load_deref, read_global
-from weft.capture.values.base import NULL, SymbolicValue
-from weft.capture.values.containers.mapping import DictValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.breaks import graph_break
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.handlers.builtin_functions import format_value
-from weft.capture.values.attributes import is_iterable
-from weft.capture.values.base import SymbolicValue
-from weft.capture.values.constant import constant
-from weft.capture.values.containers.mapping import DictValue, is_mapping_object
-from weft.capture.values.containers.sequences import ListValue, TupleValue
-from weft.capture.values.containers.sets import SetValue
-from weft.capture.values.numbers.symbolic_texts import TextValue, join_texts
+from weft.capture.core.base import SymbolicValue
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.constant import constant
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.library.classes.attributes import is_iterable
+from weft.capture.library.containers.mapping import DictValue, is_mapping_object
+from weft.capture.library.containers.sequences import ListValue, TupleValue
+from weft.capture.library.containers.sets import SetValue
+from weft.capture.library.functions.builtin_rules import format_value
+from weft.capture.library.texts.symbolic_texts import TextValue, join_texts
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

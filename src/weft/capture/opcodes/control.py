@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.handlers.data_numbers import check_truth
-from weft.capture.values.base import SymbolicValue
-from weft.capture.values.constant import is_none
-from weft.capture.values.containers.outside_iterators import OutsideIterator
-from weft.capture.values.lifetimes import check_held
+from weft.capture.core.base import SymbolicValue
+from weft.capture.core.constant import is_none
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.core.lifetimes import check_held
+from weft.capture.library.containers.outside_iterators import OutsideIterator
+from weft.capture.library.numbers.numbers_from_tensors import check_truth
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

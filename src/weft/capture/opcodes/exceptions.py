@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.polyfills import exception_groups
-from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, HandledMarker, SymbolicValue
-from weft.capture.values.constant import NONE, boolean, is_none
-from weft.capture.values.objects.classes import ClassValue
-from weft.capture.values.objects.exceptions import (
-    ExceptionValue,
-    is_exception,
-    traceback_of,
-)
-from weft.capture.values.objects.instances import ObjectValue
+from weft.capture.core.base import MISSING, HandledMarker, SymbolicValue
+from weft.capture.core.breaks import ObservedException, graph_break
+from weft.capture.core.constant import NONE, boolean, is_none
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.library.classes.attributes import type_lookup
+from weft.capture.library.classes.classes import ClassValue
+from weft.capture.library.classes.instances import ObjectValue
+from weft.capture.library.exceptions import group_polyfills
+from weft.capture.library.exceptions.exceptions import ExceptionValue, is_exception, traceback_of
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -114,7 +110,7 @@ def _are_exceptions(classes: object) -> bool:
 @opcode("CHECK_EG_MATCH")
 def check_eg_match(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     kinds, error = frame.pop(), frame.pop()
-    rest, matching = tx.unpack(_python(tx, exception_groups.check_match, error, kinds))
+    rest, matching = tx.unpack(_python(tx, group_polyfills.check_match, error, kinds))
     frame.push(rest)
     frame.push(matching)
     if not is_none(matching):
@@ -126,7 +122,7 @@ def check_eg_match(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("PREP_RERAISE_STAR")
 def prepare_reraise(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     raised, error = frame.pop(), frame.pop()
-    frame.push(_python(tx, exception_groups.prepare_reraise, error, raised))
+    frame.push(_python(tx, group_polyfills.prepare_reraise, error, raised))
 
 
 @opcode("CALL_INTRINSIC_2")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.values.base import SymbolicValue
-from weft.capture.values.containers.mapping import DictValue
-from weft.capture.values.objects.functions import FunctionValue
+from weft.capture.core.base import SymbolicValue
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.library.containers.mapping import DictValue
+from weft.capture.library.functions.functions import FunctionValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -5,12 +5,12 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING
 
-from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.values.base import SymbolicValue
-from weft.capture.values.constant import NONE, is_none
-from weft.capture.values.objects.generators import GeneratorValue, next_or_stop
+from weft.capture.core.base import SymbolicValue
+from weft.capture.core.breaks import ObservedException, graph_break
+from weft.capture.core.constant import NONE, is_none
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.library.functions.generators import GeneratorValue, next_or_stop
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.breaks import graph_break
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.handlers.builtin_functions import attribute_or_none
-from weft.capture.values.base import SymbolicValue
-from weft.capture.values.constant import NONE, boolean, constant
-from weft.capture.values.containers.mapping import DictValue
-from weft.capture.values.containers.sequences import TupleValue
-from weft.capture.values.objects.classes import ClassValue
-from weft.capture.values.objects.instances import new_object
+from weft.capture.core.base import SymbolicValue
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.constant import NONE, boolean, constant
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.library.classes.classes import ClassValue
+from weft.capture.library.classes.instances import new_object
+from weft.capture.library.containers.mapping import DictValue
+from weft.capture.library.containers.sequences import TupleValue
+from weft.capture.library.functions.builtin_rules import attribute_or_none
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

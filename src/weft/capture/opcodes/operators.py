@@ -6,16 +6,16 @@ import operator
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.core.constant import boolean, constant
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.core.operator_names import ARITHMETIC, IN_PLACE
+from weft.capture.library.containers.sequences import make_slice
+from weft.capture.library.functions.functions import RULES
 from weft.capture.opcodes.control import truth_at
-from weft.capture.operator_names import ARITHMETIC, IN_PLACE
-from weft.capture.values.constant import boolean, constant
-from weft.capture.values.containers.sequences import make_slice
-from weft.capture.values.objects.functions import RULES
 
 if TYPE_CHECKING:
+    from weft.capture.core.base import SymbolicValue
     from weft.capture.interpreter import Interpreter
-    from weft.capture.values.base import SymbolicValue
 
 _BINARY: Final = (*ARITHMETIC, *IN_PLACE)
 """Names of the operator module by the argument of BINARY_OP."""

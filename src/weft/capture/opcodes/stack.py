@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import GeneratorType
 from typing import TYPE_CHECKING
 
-from weft.capture.breaks import graph_break
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.values.base import NULL
-from weft.capture.values.lifetimes import is_watched_result
+from weft.capture.core.base import NULL
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.core.lifetimes import is_watched_result
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -7,15 +7,15 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.bytecode.continuation import is_continuation
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.replacement.continuation import is_continuation
-from weft.capture.values.base import NULL, LazyValue, SymbolicValue
-from weft.capture.values.constant import ConstantValue, constant, evaluate
-from weft.capture.values.lifetimes import is_watched, outside_object
-from weft.capture.values.objects.cell import CellValue
-from weft.capture.values.objects.exceptions import read_attribute
+from weft.capture.core.base import NULL, LazyValue, SymbolicValue
+from weft.capture.core.breaks import ObservedException, graph_break
+from weft.capture.core.constant import ConstantValue, constant, evaluate
+from weft.capture.core.frame import Frame, Instruction, opcode
+from weft.capture.core.lifetimes import is_watched, outside_object
+from weft.capture.library.exceptions.exceptions import read_attribute
+from weft.capture.library.functions.cell import CellValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

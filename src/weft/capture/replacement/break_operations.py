@@ -22,16 +22,16 @@ from functools import cache
 from typing import Any, Final, final
 
 from weft._frame import skip
-from weft.capture.breaks import GraphBreak
-from weft.capture.frame import Frame, Instruction
+from weft.capture.core.base import NullValue, SymbolicValue
+from weft.capture.core.breaks import GraphBreak
+from weft.capture.core.frame import Frame, Instruction
+from weft.capture.core.operator_names import IN_PLACE
+from weft.capture.core.tracebacks import hide, warn
+from weft.capture.library.tensors.tensor import TensorValue
 from weft.capture.opcodes.control import BEHIND_LOOP
 from weft.capture.opcodes.operators import COMPARISONS, TO_BOOL
-from weft.capture.operator_names import IN_PLACE
 from weft.capture.replacement.checkpointing import Checkpointed, is_checkpoint
 from weft.capture.replacement.emitter import Emitter
-from weft.capture.replacement.tracebacks import hide, warn
-from weft.capture.values.base import NullValue, SymbolicValue
-from weft.capture.values.tensors.tensor import TensorValue
 from weft.quoting import keyword, literal
 from weft.registrar import registrar
 

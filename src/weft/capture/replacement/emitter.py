@@ -33,32 +33,28 @@ from weft._torch import (
     pop_torch_function_mode,
     push_torch_function_mode,
 )
-from weft.capture.breaks import graph_break
-from weft.capture.frame import frame_places
-from weft.capture.graph import GraphInput
-from weft.capture.graph_writes import may_refuse_data
-from weft.capture.replacement.continuation import original_position
-from weft.capture.replacement.device_modes import mode_changes
-from weft.capture.replacement.ignored_warnings import ignoring
+from weft.capture.bytecode.continuation import original_position
+from weft.capture.core.base import LazyValue, SymbolicValue
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.frame import frame_places
+from weft.capture.core.graph import GraphInput
+from weft.capture.core.graph_writes import may_refuse_data
+from weft.capture.core.ignored_warnings import ignoring
+from weft.capture.core.source import Source
+from weft.capture.core.tracebacks import Place, stand_for
+from weft.capture.library.numbers.symbolic_numbers import condition_of_inputs
+from weft.capture.library.random.generators import draw_lines, drawn_from, state_restorer
+from weft.capture.library.standard.locks import GuardsUnderLock, let_go, take, taken_locks
+from weft.capture.library.tensors.device_modes import mode_changes
 from weft.capture.replacement.reruns import random_state_saver
-from weft.capture.replacement.tracebacks import Place, stand_for
 from weft.capture.replacement.user_lines import relocate_code
-from weft.capture.source import Source
-from weft.capture.values.base import LazyValue, SymbolicValue
-from weft.capture.values.numbers.symbolic_numbers import condition_of_inputs
-from weft.capture.values.objects.locks import GuardsUnderLock, let_go, take, taken_locks
-from weft.capture.values.tensors.random_generators import (
-    draw_lines,
-    drawn_from,
-    state_restorer,
-)
 from weft.errors import NumericsError
 from weft.interrupts import surface
 from weft.quoting import is_name, literal
 from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
-    from weft.capture.frame import Frame
+    from weft.capture.core.frame import Frame
     from weft.capture.interpreter import Interpreter
 
 @final

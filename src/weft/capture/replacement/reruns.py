@@ -23,8 +23,8 @@ from torch import fx
 
 from weft import _frame
 from weft.aot.global_state import RandomState
-from weft.capture.graph import draws
-from weft.capture.graph_writes import may_refuse_data
+from weft.capture.core.graph import draws
+from weft.capture.core.graph_writes import may_refuse_data
 from weft.diagnostics.failures import handle
 from weft.runtime.data_checks import AssumptionError, CheckFailed
 from weft.shapes.policy import DynamicPolicy

@@ -23,24 +23,19 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from weft import _frame
-from weft.capture.breaks import graph_break
+from weft.capture.bytecode.continuation import NULL as NULL_ITEM
+from weft.capture.bytecode.continuation import resume_function, run_handling
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, frame_places
+from weft.capture.core.base import NullValue, SymbolicValue, stack_arguments, stack_kinds
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.frame import Frame, frame_places
+from weft.capture.core.lifetimes import frame_variables
+from weft.capture.core.tracebacks import caught, hide
+from weft.capture.library.functions.cell import CellValue
+from weft.capture.library.tensors.tensor import TensorValue
 from weft.capture.replacement.break_operations import TRANSLATORS, Branch, Operation, can_translate
-from weft.capture.replacement.continuation import NULL as NULL_ITEM
-from weft.capture.replacement.continuation import resume_function, run_handling
 from weft.capture.replacement.emitter import Emitter
-from weft.capture.replacement.tracebacks import caught, hide
 from weft.capture.replacement.user_lines import call_in_frames, operation_in_frames
-from weft.capture.values.base import (
-    NullValue,
-    SymbolicValue,
-    stack_arguments,
-    stack_kinds,
-)
-from weft.capture.values.lifetimes import frame_variables
-from weft.capture.values.objects.cell import CellValue
-from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from weft import _frame
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.locations import encode_spans
-from weft.capture.frame import POLYFILLS
-from weft.capture.replacement.tracebacks import hide
+from weft.capture.core.frame import is_polyfill
+from weft.capture.core.tracebacks import hide
 
 if TYPE_CHECKING:
-    from weft.capture.frame import Frame
+    from weft.capture.core.frame import Frame
     from weft.capture.replacement.emitter import Emitter
 
 _NAMES: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w.])([A-Za-z_]\w*)""")
@@ -59,7 +59,7 @@ def relocate_code(code: types.CodeType, user: types.CodeType, first: int, lines:
 def operation_in_frames(emit: Emitter, frame: Frame, text: str) -> str:
     """The expression of a frame's operation, evaluated under stand-ins for the frame and its
     callers. The outermost frame is the replacement's own."""
-    if frame.caller is None or _is_polyfill(frame):
+    if frame.caller is None or is_polyfill(frame.code):
         return text
     text = _SLOTS.sub(lambda m: m[1] or f"v_{m[2]}", text)  # not in literals
     names = ", ".join(dict.fromkeys(
@@ -77,7 +77,7 @@ def call_in_frames(emit: Emitter, frame: Frame, function: str, arguments: str) -
     through: list[str] = []
     at = frame
     while at.caller is not None and len(through) < _MOST_FRAMES:
-        if not _is_polyfill(at):
+        if not is_polyfill(at.code):
             through.append(emit.constant(_passing_on(at)))
         at = at.caller
     first, *others = [*reversed(through), function]
@@ -105,10 +105,6 @@ def _passing_on(frame: Frame) -> types.FunctionType:
 
 def _pass_on(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
-
-
-def _is_polyfill(frame: Frame) -> bool:
-    return frame.code.co_filename.startswith(POLYFILLS)
 
 
 def _is_ours(name: str) -> bool:

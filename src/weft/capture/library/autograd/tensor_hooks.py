@@ -1,0 +1,111 @@
+"""Hooks on the gradients of tensors that the program computes: part of the graph.
+
+Place in the pipeline: see `weft.capture.library`. The hook is interpreted once, apart from the
+graph: what it reads is guarded, and any effect besides computing breaks the graph. The graph also
+breaks if the handle is kept, or if variables of the frame that the hook refers to change before it
+runs. Tensors of the graph among them are passed to it::
+
+    y.register_hook(lambda g: g.clamp(-1, 1))      ->  register_hook(y)
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.constant import NONE, is_none
+from weft.capture.guards.late_reads import LateReads
+from weft.capture.library.functions.builtins import BuiltinValue
+from weft.capture.library.functions.functions import FunctionValue
+from weft.capture.library.subgraphs.held_objects import held_object
+from weft.capture.library.subgraphs.late_code import late_reads
+from weft.capture.library.subgraphs.subgraphs import rehearsal
+from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+Maker = Callable[..., Any]
+
+
+def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs
+                   ) -> SymbolicValue:
+    hook = tx.force(args[0]) if len(args) == 1 and not kwargs else NONE
+    tensors: list[TensorValue] = []
+    make = _maker(tx, hook, tensors) if _is_computed_here(tensor) and _is_dropped(tx) else None
+    if make is None:
+        raise graph_break("gradient-hook", f"a hook on the gradient of {tensor!r}")
+    with rehearsal(tx, f"the hook {hook!r}", [tensor, *tensors]) as read:
+        gradient = record(tx, torch.empty_like, [tensor])
+        result = tx.force(hook.call(tx, [gradient], {}))
+    if not is_none(result) and not isinstance(result, TensorValue):
+        raise graph_break("gradient-hook", f"the hook {hook!r}, which gives no tensor")
+    reads = late_reads(tx, f"the hook {hook!r}", read)
+    return record(tx, _registrar(make, reads), [tensor, *tensors])
+
+
+TENSOR_METHODS["register_hook"] = _register_hook
+
+
+def _is_computed_here(tensor: TensorValue) -> bool:
+    """Whether the tensor is not from outside: those may have hooks already, and hooks run in
+    order."""
+    return tensor.source is None and tensor.example.grad_fn is not None
+
+
+def _is_dropped(tx: Interpreter) -> bool:
+    """Whether the program drops the result of the current call."""
+    frame = tx.frame
+    return frame is not None and frame.program.instructions[frame.pc].name == "POP_TOP"
+
+
+def _maker(tx: Interpreter, hook: SymbolicValue, tensors: list[TensorValue]) -> Maker | None:
+    """What makes the hook, as a real function, of the graph's tensors that it uses, which are
+    appended to `tensors`; None if it is not known before the graph runs."""
+    if isinstance(hook, BuiltinValue):
+        return lambda: hook.function
+    if not isinstance(hook, FunctionValue):
+        return None
+    if hook.original is not MISSING:
+        return lambda: hook.original
+    if hook.kwdefaults:
+        return None
+
+    def place(value: SymbolicValue | None) -> Any:
+        """What gives the object, when the tensors are there."""
+        value = NONE if value is None else tx.force(value)
+        if isinstance(value, TensorValue):
+            tensors.append(value)
+            return operator.itemgetter(len(tensors) - 1)
+        held = held_object(tx, value, "register_hook", copies=False)
+        return lambda _: held
+
+    defaults = [place(value) for value in hook.defaults]
+    cells = [place(cell.read(tx)) for cell in hook.closure]
+    for cell in hook.closure:
+        tx.early_ends.note_cell(tx, cell)
+
+    def make(*given: Any) -> types.FunctionType:
+        closure = tuple(types.CellType(of(given)) for of in cells)
+        return types.FunctionType(
+            hook.code, hook.globals, hook.name, tuple(of(given) for of in defaults), closure)
+
+    return make
+
+
+def _registrar(make: Maker, reads: LateReads) -> Any:
+    """A function that registers the hook and has a name of its own, which the graph shows."""
+
+    def register_hook(tensor: torch.Tensor, *tensors: torch.Tensor) -> None:
+        tensor.register_hook(make(*tensors))
+
+    # aot marks what it gives
+    register_hook.make_gradient_hook = make  # type: ignore[attr-defined]
+    register_hook.late_reads = reads  # type: ignore[attr-defined]
+    return register_hook

@@ -1,0 +1,97 @@
+"""Rules of torch.distributed: process groups, and collectives that a graph can hold.
+
+Place in the pipeline: see `weft.capture.library`. A collective that writes to a tensor is recorded
+in functional form, which names its group: so graphs hold no process groups, and aot need not look
+for writes::
+
+    dist.all_reduce(x)    # nodes: all_reduce(x, "sum", "0"), wait_tensor, x.copy_
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch.distributed as dist
+
+from weft._torch import functional_collectives, process_group_of_name
+from weft.capture.core.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.constant import constant, is_none
+from weft.capture.core.methods import BoundBuiltin
+from weft.capture.core.registry import wraps
+from weft.capture.core.source import Source
+from weft.capture.library.distributed import polyfills
+from weft.capture.library.functions.functions import python_rule, rule
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_ASKED: Final = frozenset({"size", "rank", "name"})
+"""Methods of process groups whose results never change."""
+
+
+@final
+class ProcessGroupValue(OutsideObject):
+    """A process group from outside."""
+
+    __slots__ = ()
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return tx.identities.key(self, self.object)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name in _ASKED:
+            return BoundBuiltin(self, name)
+        if name in ("group_name", "group_desc"):
+            return constant(getattr(self.object, name))
+        return super().getattr(tx, name)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if name in _ASKED and not args and not kwargs:
+            return constant(getattr(self.object, name)())
+        return super().method(tx, name, args, kwargs)
+
+
+def _register(original: Any, polyfill: Any) -> None:
+    interpret, parameters = python_rule(polyfill), signature(original)
+
+    @rule(original)
+    def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        home = tx.frame and tx.frame.globals.original.get("__name__")
+        if home == "torch.distributed.fsdp._flat_param":
+            raise graph_break("state", f"{original.__name__} into memory that was allocated anew")
+        given = parameters.bind(*args, **kwargs).arguments
+        if given.pop("async_op", constant(False)).constant():
+            raise graph_break("unknown-operation", f"{original.__name__} with async_op")
+        if "op" in given:
+            given["op"] = constant(_reduction(tx, given["op"]))
+        if "group" in given and is_none(given["group"]):
+            del given["group"]
+        functional_collectives()
+        return interpret(tx, [], given)
+
+
+def _reduction(tx: Interpreter, operation: SymbolicValue) -> str:
+    found = tx.force(operation).real()
+    name = str(getattr(found, "name", "")).lower()
+    if found is MISSING or name not in polyfills.REDUCTIONS:
+        raise graph_break("unknown-operation", f"a collective that reduces by {operation!r}")
+    tx.guards.identity(operation.source, found)
+    return name
+
+
+if dist.is_available():
+    @wraps(dist.ProcessGroup)
+    def _wrap_group(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+        tx.guards.identity(source, obj)
+        return ProcessGroupValue(obj, source)
+
+    @rule(process_group_of_name)
+    def _group_of_name(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        name = args[0].constant()
+        return tx.wrap_fixed(process_group_of_name(name), f"the process group {name}")
+
+    for _name, _polyfill in polyfills.FORMS.items():
+        if hasattr(dist, _name):
+            _register(getattr(dist, _name), _polyfill)

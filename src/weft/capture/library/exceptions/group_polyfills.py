@@ -1,0 +1,116 @@
+"""What CPython does in C for `except*` and for the methods of exception groups (PEP 654).
+
+Place in the pipeline: interpreted in place of the instructions and methods
+(`opcodes/exceptions.py`, `methods.py`).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def check_match(error: Any, kinds: Any) -> tuple[Any, Any]:
+    """CHECK_EG_MATCH: the rest of the exception, and the part that matches; None for nothing."""
+    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise TypeError(
+                "catching classes that do not inherit from BaseException is not allowed")
+        if issubclass(kind, BaseExceptionGroup):
+            raise TypeError(
+                "catching ExceptionGroup with except* is not allowed. Use except instead.")
+    if isinstance(error, kinds):
+        is_group = isinstance(error, BaseExceptionGroup)
+        return None, error if is_group else ExceptionGroup("", (error,))
+    if isinstance(error, BaseExceptionGroup):
+        matching, rest = error.split(kinds)
+        return rest, matching
+    return error, None
+
+
+def prepare_reraise(error: Any, raised: list[Any]) -> Any:
+    """PREP_RERAISE_STAR: the exception that leaves the statement, or None."""
+    if not isinstance(error, BaseExceptionGroup):
+        return raised[0] if raised else None
+    new: list[Any] = []
+    again: list[Any] = []
+    for one in raised:
+        if one is not None:
+            (again if _is_part(one, error) else new).append(one)
+    leaves = [leaf for one in again for leaf in _leaves(one)]
+    rest = _split(error, lambda it: any(it is leaf for leaf in leaves))[0] if leaves else None
+    if rest is not None:
+        new.append(rest)
+    if not new:
+        return None
+    return new[0] if len(new) == 1 else ExceptionGroup("", new)
+
+
+def _is_part(one: Any, whole: Any) -> bool:
+    """Whether it is (a part of) the handled exception, raised again, and not a new one."""
+    return (one.__traceback__ is whole.__traceback__ and one.__cause__ is whole.__cause__
+            and one.__context__ is whole.__context__)
+
+
+def _leaves(error: Any) -> Iterator[Any]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+def split(self: Any, condition: Any) -> tuple[Any, Any]:
+    """BaseExceptionGroup.split"""
+    return _split(self, _test_of(condition))
+
+
+def subgroup(self: Any, condition: Any) -> Any:
+    """BaseExceptionGroup.subgroup"""
+    return _split(self, _test_of(condition))[0]
+
+
+def derive(self: Any, exceptions: Any) -> Any:
+    """BaseExceptionGroup.derive"""
+    return ExceptionGroup(self.message, exceptions)
+
+
+def _test_of(condition: Any) -> Callable[[Any], bool]:
+    if isinstance(condition, types.FunctionType):
+        return lambda error: bool(condition(error))
+    for kind in condition if isinstance(condition, tuple) else (condition,):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise TypeError("expected a function, exception type or tuple of exception types")
+    return lambda error: isinstance(error, condition)
+
+
+def _split(error: Any, test: Callable[[Any], bool]) -> tuple[Any, Any]:
+    if test(error):
+        return error, None
+    if not isinstance(error, BaseExceptionGroup):
+        return None, error
+    matching, rest = [], []
+    for one in error.exceptions:
+        inner = _split(one, test)
+        if inner[0] is not None:
+            matching.append(inner[0])
+        if inner[1] is not None:
+            rest.append(inner[1])
+    return _derive(error, matching), _derive(error, rest)
+
+
+def _derive(error: Any, exceptions: list[Any]) -> Any:
+    """A group like this one, of some of its exceptions."""
+    if not exceptions:
+        return None
+    made = error.derive(exceptions)
+    if not isinstance(made, BaseExceptionGroup):
+        raise TypeError("derive must return an instance of BaseExceptionGroup")
+    if error.__traceback__ is not None:
+        made.__traceback__ = error.__traceback__
+    made.__context__ = error.__context__
+    made.__cause__ = error.__cause__
+    if hasattr(error, "__notes__"):
+        made.__notes__ = list(error.__notes__)
+    return made

@@ -1,0 +1,209 @@
+"""Rules for operators that take functions: checkpoint, cond, loops, scans, flex_attention.
+
+Place in the pipeline: see `weft.capture.library`; the functions are captured by `subgraphs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+from torch import fx
+from torch.utils.checkpoint import checkpoint
+
+from weft._torch import (
+    associative_scan_function,
+    cond_operator,
+    flex_attention_operator,
+    map_function,
+    pytree,
+    scan_function,
+    while_loop,
+    while_loop_operator,
+)
+from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.constant import FALSE, NONE, is_none
+from weft.capture.core.graph import version_of
+from weft.capture.library.functions.functions import polyfill, rule
+from weft.capture.library.higher_order import (
+    attention_polyfills,
+    loop_polyfills,
+)
+from weft.capture.library.subgraphs.held_objects import held_object
+from weft.capture.library.subgraphs.subgraphs import Subgraph, capture_subgraph
+from weft.capture.library.tensors.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_CHECKPOINT = frozenset({"use_reentrant", "preserve_rng_state", "determinism_check", "debug",
+                         "early_stop", "context_fn"})
+
+
+@rule(checkpoint)
+def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A checkpoint becomes one node, whose backward pass runs the subgraph again."""
+    settings = {k: v for k, v in kwargs.items() if k in _CHECKPOINT}
+    given = settings.get("use_reentrant", NONE)
+    reentrant = is_none(given) or given.truth(tx)
+    rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
+    if not torch.is_grad_enabled():
+        return tx.call(args[0], args[1:], rest)
+    before = _versions(tx)
+    body = capture_subgraph(tx, args[0], args[1:], rest, hides_grad_mode=reentrant)
+    if any(before.get(n, n.meta.get("version", v)) != v for n, v in _versions(tx).items()):
+        raise graph_break("checkpoint", "a function that writes to outside tensors")
+    if reentrant:
+        if not _same_gradients(args[1:], body.examples()):
+            raise graph_break("checkpoint", "one with use_reentrant=True whose gradients differ")
+        settings["use_reentrant"] = FALSE
+    named = {k: _setting(tx, v) for k, v in settings.items()}
+    node = tx.builder.call(checkpoint, (body.module_node(tx), *body.inputs), named,
+                           body.examples(), tx.stack())
+    return body.result(tx, node)
+
+
+def _same_gradients(args: Args, results: Any) -> bool:
+    """Whether the reentrant form of checkpoint gives the same gradients as the other form.
+
+    Its results all need gradients if an argument does, and none otherwise.
+    """
+    examples = [arg.example for arg in args if isinstance(arg, TensorValue)]
+    made = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor)]
+    return any(e.requires_grad for e in examples) and all(r.requires_grad for r in made)
+
+
+def _versions(tx: Interpreter) -> dict[fx.Node, int]:
+    """How often each tensor of the outer graph was written.
+
+    Eager repeats what a checkpointed function writes (counters of batch norm) when it runs the
+    function again in the backward.
+    """
+    return {n: version_of(n.meta.get("example_value")) for n in tx.builder.graph.nodes}
+
+
+def _setting(tx: Interpreter, value: SymbolicValue) -> Any:
+    """A setting as an argument of the node; if it is no constant, as part of the module."""
+    found = held_object(tx, value, "checkpoint")
+    if not callable(found):
+        return found
+    node = tx.builder.graph.create_node("get_attr", tx.builder.add_module(_Held(found)), (), {})
+    node.meta["example_value"] = found
+    return node
+
+
+class _Held(torch.nn.Module):
+    """A function as a module, so that a graph can refer to it."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        """Return the function's result."""
+        return self.function(*args)
+
+
+@rule(torch.cond, cond_operator)
+def _cond(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Both branches as subgraphs with the same inputs and the same kind of outputs."""
+    given = by_name(args, kwargs, "pred", "true_fn", "false_fn", "operands")
+    predicate = given["pred"]
+    operands = tx.unpack(given["operands"]) if "operands" in given else []
+    if not isinstance(predicate, TensorValue):
+        chosen = given["true_fn" if predicate.truth(tx) else "false_fn"]
+        return tx.call(chosen, operands, {})
+    branches = [capture_subgraph(tx, given[name], operands, {})
+                for name in ("true_fn", "false_fn")]
+    _check_alike(*branches)
+    inputs = list(dict.fromkeys(node for body in branches for node in body.inputs))
+    modules = []
+    for body in branches:
+        _take_inputs(body, inputs)
+        modules.append(body.module_node(tx))
+    node = tx.builder.call(
+        cond_operator, (predicate.proxy(tx), *modules, tuple(inputs)), {},
+        _of_either(branches[0].examples(), [n.meta["example_value"] for n in inputs]), tx.stack())
+    return branches[0].result(tx, node)
+
+
+def _of_either(examples: Sequence[torch.Tensor], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Example outputs that depend on all operands for autograd, not only on those of the first
+    branch."""
+    tensors = [o for o in operands if isinstance(o, torch.Tensor) and o.requires_grad]
+    if not (torch.is_grad_enabled() and tensors):
+        return tuple(examples)
+    return tuple(_Chosen.apply(examples, *tensors))  # type: ignore[no-untyped-call]
+
+
+class _Chosen(torch.autograd.Function):
+    """An autograd function whose gradients for unused operands are zeros, as those of a branch
+    are."""
+
+    @staticmethod
+    def forward(ctx: Any, examples: Sequence[torch.Tensor], *operands: torch.Tensor) -> Any:
+        ctx.save_for_backward(*operands)
+        return tuple(e.new_empty_strided(e.size(), e.stride()) for e in examples)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (None, *(torch.zeros_like(o) for o in ctx.saved_tensors))
+
+
+def _check_alike(first: Subgraph, second: Subgraph) -> None:
+    kinds = [[(e.shape, e.dtype, e.device) for e in body.examples()] for body in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise graph_break("data-dependent-branch", "cond whose branches give different tensors")
+
+
+def _take_inputs(body: Subgraph, inputs: list[Any], fresh: int = 0) -> None:
+    """Give the subgraph exactly these inputs in this order, after `fresh` ones of its own."""
+    graph = body.module.graph
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    old = dict(zip(body.inputs, placeholders[fresh:], strict=True))
+    after = list(graph.nodes)[fresh]
+    with graph.inserting_before(after):
+        for index, node in enumerate(inputs):
+            made = graph.create_node("placeholder", f"arg{index}", (), {}, f"arg{index}")
+            made.target = made.name
+            made.meta["example_value"] = node.meta.get("example_value")
+            if node in old:
+                old[node].replace_all_uses_with(made)
+    for placeholder in old.values():
+        graph.erase_node(placeholder)
+    body.module.recompile()
+
+
+@rule(while_loop, while_loop_operator)
+def _while_loop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Condition and body as subgraphs of the carried tensors and of what else they use."""
+    given = by_name(args, kwargs, "cond_fn", "body_fn", "carried_inputs")
+    carried = tx.unpack(given["carried_inputs"])
+    if torch.is_grad_enabled() and any(
+            isinstance(v, TensorValue) and v.example.requires_grad for v in carried):
+        raise graph_break("unknown-operation", "a while_loop that needs gradients")
+    parts = [capture_subgraph(tx, given[name], carried, {}, fresh=True)
+             for name in ("cond_fn", "body_fn")]
+    result = next(n for n in parts[0].module.graph.nodes if n.op == "output")
+    result.args = (result.args[0][0],)  # the operator takes the condition itself
+    kinds = [(e.shape, e.dtype) for e in parts[1].examples()]
+    if kinds != [(v.example.shape, v.example.dtype) for v in carried]:  # type: ignore[attr-defined]
+        raise graph_break("unknown-operation", "a while_loop that changes shapes or dtypes")
+    inputs = list(dict.fromkeys(node for part in parts for node in part.inputs))
+    modules = []
+    for part in parts:
+        _take_inputs(part, inputs, len(carried))
+        modules.append(part.module_node(tx))
+    first = tuple(value.proxy(tx) for value in carried)
+    node = tx.builder.call(while_loop_operator, (*modules, first, tuple(inputs)),
+                           {}, parts[1].examples(), tx.stack())
+    return parts[1].result(tx, node)
+
+
+polyfill(map_function, loop_polyfills.mapped)
+polyfill(scan_function, loop_polyfills.scanned)
+polyfill(associative_scan_function, loop_polyfills.associatively_scanned)
+polyfill(flex_attention_operator, attention_polyfills.flex_attention)

@@ -1,0 +1,23 @@
+"""C types of NumPy in Python, for NumPy's own functions written in Python.
+
+Place in the pipeline: interpreted in place of NumPy's (`rules.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+
+class ArrayConverter:
+    """`numpy.lib.array_utils`' converter of arguments, for arrays."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    def as_arrays(self, subok: bool = True) -> tuple[Any, ...]:
+        return tuple(numpy.asanyarray(one) for one in self.given)
+
+    def wrap(self, array: Any, to_scalar: bool | None = None) -> Any:
+        return array[()] if to_scalar else array

@@ -1,0 +1,111 @@
+"""Immutable objects of C types, and functions that depend on their arguments only.
+
+Place in the pipeline: see `weft.capture.library`. Python itself computes with patterns and matches
+of `re`, decimals and dates, as with numbers; `json.dumps` and the functions of `re` run on
+constants.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import decimal
+import json
+import re
+import struct
+import typing
+import uuid
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.constant import ConstantValue, evaluate, known_arguments
+from weft.capture.core.registry import wraps, wraps_named
+from weft.capture.core.source import Source
+from weft.capture.library.classes.classes import constructor, constructor_named
+from weft.capture.library.functions.functions import FunctionValue, rule
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_BY_VALUE: Final = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time,
+                    datetime.timedelta, datetime.timezone)
+_PLACEMENTS: Final = tuple(f"torch.distributed.tensor.placement_types.{name}" for name in (
+    "Shard", "Replicate", "Partial", "_StridedShard"))
+"""How a DTensor lies on a mesh of devices."""
+_WITH_FLAGS: Final[tuple[Any, ...]] = (
+    re.compile, re.findall, re.fullmatch, re.match, re.search, re.split, re.sub, re.subn)
+_FUNCTIONS: Final[tuple[Any, ...]] = (
+    *_WITH_FLAGS, json.dumps, json.loads, re.escape, struct.calcsize, struct.pack, struct.unpack,
+    struct.unpack_from, struct.iter_unpack, uuid.UUID.__str__, ast.literal_eval,
+    *(one for name, one in vars(typing).items() if name.startswith("_collect_")),
+)
+
+
+def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
+    """The result of Python's own call, or None if an argument is not entirely known."""
+    known = known_arguments(tx, args, kwargs)
+    if known is None:
+        return None
+    objects, named = known
+    if function in _WITH_FLAGS and any(
+            isinstance(o, int) and o & re.DEBUG for o in (*objects, *named.values())):
+        raise graph_break("print", "a pattern that is printed")
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        result = evaluate(tx, lambda: function(*objects, **named))
+    if given:
+        re.purge()  # a pattern cached now would not warn later
+        raise graph_break("print", f"{function.__name__}, which warns")
+    return tx.wrap_new(result)
+
+
+@constructor(*_BY_VALUE)
+@constructor_named(*_PLACEMENTS)
+def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    made = _evaluate(tx, cls, args, kwargs)
+    if made is None:
+        raise graph_break("unknown-operation", f"making a {cls.__name__}")
+    return made
+
+
+@wraps(*_BY_VALUE)
+@wraps_named(*_PLACEMENTS)
+def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and not source.is_fixed:
+        tx.guards.same_key(source, obj, lambda one: (one, repr(one)))
+    if isinstance(obj, decimal.Decimal):  # what is computed with it depends on the context
+        place = tx.tree.object(decimal, "decimal").call(_context, "decimal.getcontext()")
+        tx.guards.same_key(place, _context(decimal))
+    return ConstantValue(obj)
+
+
+def _context(module: Any) -> tuple[Any, ...]:
+    """The settings of the thread's decimal context."""
+    context = module.getcontext()
+    traps = [kind for kind, trapped in context.traps.items() if trapped]
+    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals,
+            context.clamp, *traps)
+
+
+@wraps(re.Pattern, re.Match)
+def _wrap_by_identity(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    tx.guards.identity(source, obj)
+    return ConstantValue(obj)
+
+
+def _register(function: Any) -> None:
+    @rule(function)
+    def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        found = _evaluate(tx, function, args, kwargs)
+        if found is not None:
+            return found
+        value = tx.wrap_fixed(function, function.__name__)
+        if not isinstance(value, FunctionValue):
+            raise graph_break("unknown-c-function", f"{function.__name__} of what is unknown")
+        return value.inline(tx, args, kwargs)
+
+
+for _function in _FUNCTIONS:
+    _register(_function)

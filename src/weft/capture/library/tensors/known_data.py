@@ -1,0 +1,211 @@
+"""Data that capture knows: what follows from constants and from guarded contents.
+
+Place in the pipeline: beside tensors and data-dependent numbers. `torch.tensor([2]).tolist()` is
+the same in every call; so is what follows from a small integer tensor whose content is guarded
+(`shapes/contents.py`). Such values are computed on demand, by running the nodes that lead to them
+on the real tensors::
+
+    known(tx, tensor)            # a real tensor, or None
+    rely_on(tx, reason)          # True: after a graph break, interpret again, with more guards
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import fx
+
+from weft._torch import is_functorch_wrapped_tensor, no_modes
+from weft.capture.core.breaks import GraphBreak
+from weft.capture.core.graph import GraphInput, draws, storages
+from weft.interrupts import surface
+from weft.shapes.contents import may_be_known
+from weft.shapes.symnode import UndecidedValue
+from weft.shapes.unbacked import names_of
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_NUMPY_CALLS: Final = "weft.capture.library.numpy.calls"
+_MOST_NODES: Final = 2_000
+_MOST_ELEMENTS: Final = 1 << 22
+"""Limits: nodes that are run to compute a value, and the size of their results."""
+
+
+def known(tx: Interpreter, node: fx.Node) -> Any:
+    """The real value of a node's result at this point of the program, or None if it is not
+    known."""
+    follows = functools.partial(_follows, memo=tx.data.from_inputs)
+    if node.graph is not tx.builder.graph or not follows(node):
+        return None
+    steps = steps_of(tx, node, follows)
+    if steps is None:
+        return None
+    try:
+        return run_steps(tx, steps)[node]
+    except Exception as error:  # noqa: BLE001  of the program: it comes again there
+        surface(error)
+        return None
+
+
+def known_fake(tx: Interpreter, fake: torch.Tensor) -> Any:
+    """As `known`, for the tensor that a fake stands for."""
+    for node in reversed(tx.builder.graph.nodes):
+        if node.meta.get("example_value") is fake:
+            return known(tx, node)
+    return None
+
+
+def rely_on(tx: Interpreter, reason: GraphBreak, *, always: bool) -> bool:
+    """Guard the contents of more inputs; True if the graph need not end because of that."""
+    nodes = list(_needed_nodes(tx, reason))
+    needed: dict[str, GraphInput] = {}
+    for node in nodes:
+        steps = steps_of(tx, node, can_run) if node.graph is tx.builder.graph else None
+        if steps is None:
+            return False
+        needed.update({given.source.name: given for given in inputs_of(tx, steps)
+                       if not _is_known(given.node) and not _is_symbol(given.node)})
+    if not needed or not all(_is_small(given) for given in needed.values()):
+        return False
+    contents = tx.policy.contents
+    may = tx.policy.may_test_inputs and all(map(contents.may_learn, needed))
+    if not (may or always):
+        return False
+    for name, given in needed.items():
+        contents.learn(name, given.example)
+    return True
+
+
+def _needed_nodes(tx: Interpreter, reason: GraphBreak) -> Iterator[fx.Node]:
+    """The nodes whose values the break needed."""
+    error: BaseException | None = reason
+    while error is not None:
+        if isinstance(error, GraphBreak):
+            yield from error.about
+        elif isinstance(error, UndecidedValue):
+            places = [tx.data.places.get(name) for name in names_of(error.value)]
+            yield from (place[0] for place in places if place is not None)
+        error = error.__cause__
+
+
+def _is_symbol(node: fx.Node) -> bool:
+    """Whether the node is a size of the call: what follows from it may stay symbolic
+    (`size_tensors.py`)."""
+    return isinstance(node.meta.get("example_value"), torch.SymInt)
+
+
+def _is_small(given: GraphInput) -> bool:
+    return isinstance(given.example, torch.Tensor) and may_be_known(given.example)
+
+
+# -- the nodes that a value follows from ----------------------------------------------------------
+
+
+def _is_known(node: fx.Node) -> bool:
+    """Whether the node is a call, or an input whose content is guarded."""
+    return node.op != "placeholder" or "known" in node.meta
+
+
+def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
+    """Whether a node is computed from known inputs alone (apart from later writes)."""
+    waiting = [node]
+    while waiting:
+        one = waiting[-1]
+        parts = one.all_input_nodes if one not in memo and can_run(one) else []
+        unknown = [part for part in parts if part not in memo]
+        if unknown and all(memo.get(part, True) for part in parts):
+            waiting.append(unknown[0])
+            continue
+        memo.setdefault(one, can_run(one) and _is_known(one) and all(map(memo.get, parts)))
+        waiting.pop()
+    return memo[node]
+
+
+def steps_of(tx: Interpreter, node: fx.Node, may_run: Callable[[fx.Node], bool]
+             ) -> list[fx.Node] | None:
+    """The nodes to run for the current value of a node, in order, or None if one may not be run."""
+    needed, memory = {node}, _storages(node)
+    steps: list[fx.Node] = []
+    for step in reversed(tx.builder.graph.nodes):
+        if step not in needed and not _writes(step, memory):
+            continue
+        if len(steps) >= _MOST_NODES or not may_run(step):
+            return None
+        steps.append(step)
+        for given in step.all_input_nodes:
+            needed.add(given)
+            memory.update(_storages(given))
+    return steps[::-1]
+
+
+def _writes(node: fx.Node, memory: set[int]) -> bool:
+    if not node.meta.get("effect"):
+        return False
+    return any(not memory.isdisjoint(_storages(given)) for given in node.all_input_nodes)
+
+
+def _storages(node: fx.Node) -> set[int]:
+    return storages([node.meta.get("example_value")])
+
+
+def can_run(node: fx.Node) -> bool:
+    """Whether running the node now gives what the program will compute, without side effects."""
+    if node.op == "placeholder":
+        return True
+    example = node.meta.get("example_value")
+    if isinstance(example, torch.Tensor) and (
+            _elements(example) > _MOST_ELEMENTS or is_functorch_wrapped_tensor(example)):
+        return False  # (wrapped: by a level of the capture)
+    home = getattr(node.target, "__module__", None) or ""
+    plain = not home or home.startswith(("torch", "_operator", "builtins", "math", _NUMPY_CALLS))
+    known = node.op == "call_method" or (plain and node.op == "call_function")
+    return known and not draws(node)
+
+
+def _elements(fake: torch.Tensor) -> int:
+    """The number of elements, without sizes that depend on data."""
+    return math.prod(n for n in fake.shape if type(n) is int)
+
+
+def inputs_of(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
+    wanted = {step for step in steps if step.op == "placeholder"}
+    return [given for given in tx.builder.inputs if given.node in wanted]
+
+
+# -- running them ---------------------------------------------------------------------------------
+
+
+def run_steps(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
+    """Run the steps; their results after the last of them."""
+    values = {given.node: _real_copy(given.example) for given in inputs_of(tx, steps)}
+    with no_modes(), torch.no_grad():
+        for step in steps:
+            if step.op != "placeholder":
+                args, named = fx.node.map_arg((step.args, step.kwargs), values.__getitem__)
+                values[step] = _call(step.target, args, named)
+                _check_modes(values[step], step.meta["example_value"])
+    return values
+
+
+def _real_copy(example: Any) -> Any:
+    return example.detach().clone() if isinstance(example, torch.Tensor) else example
+
+
+def _check_modes(made: Any, example: Any) -> None:
+    """Check that the program's modes (autocast, a default device) did not change a result's
+    type."""
+    if isinstance(made, torch.Tensor) and isinstance(example, torch.Tensor):
+        same = made.dtype is example.dtype and made.device == example.device
+        if not same or made.dim() != example.dim():
+            raise TypeError("made under other modes")
+
+
+def _call(target: Any, args: Any, named: Any) -> Any:
+    if isinstance(target, str):
+        return getattr(args[0], target)(*args[1:], **named)
+    return target(*args, **named)

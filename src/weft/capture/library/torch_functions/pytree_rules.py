@@ -1,0 +1,241 @@
+"""Rules for torch.utils._pytree: pytree itself flattens and unflattens, with markers as leaves.
+
+Place in the pipeline: see `weft.capture.library`. Containers are rebuilt with a marker for each
+leaf, the real function runs on them, and the markers in its result become values again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+from weft._torch import pytree
+from weft.capture.core.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue, by_name
+from weft.capture.core.breaks import graph_break
+from weft.capture.core.constant import NONE, constant, is_none, python_object
+from weft.capture.core.registry import wraps
+from weft.capture.core.source import Source
+from weft.capture.library.containers.mapping import DictValue
+from weft.capture.library.containers.named_tuples import NamedTupleValue
+from weft.capture.library.containers.sequences import ListValue, TupleValue
+from weft.capture.library.functions.functions import rule
+from weft.interrupts import surface
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement.emitter import Emitter
+
+
+@final
+class Marker:
+    """Stands for a leaf while pytree works."""
+
+    def __init__(self, value: SymbolicValue) -> None:
+        self.value = value
+
+
+@final
+class SpecValue(OutsideObject):
+    """A TreeSpec."""
+
+    __slots__ = ()
+    is_constant = True
+
+    def constant(self) -> Any:
+        return self.object
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        found = getattr(self.object, name, MISSING)
+        if found is MISSING:
+            raise tx.error(AttributeError, name)
+        if callable(found) and not isinstance(found, type):
+            return SpecMethod(self.object, name)
+        return tx.wrap_new(found)
+
+
+@final
+class SpecMethod(SymbolicValue):
+    """`spec.unflatten`, ..."""
+
+    __slots__ = ("name", "spec")
+
+    def __init__(self, spec: Any, name: str) -> None:
+        super().__init__()
+        self.spec = spec
+        self.name = name
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"{emit.constant(self.spec)}.{self.name}"
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if self.name == "unflatten":
+            return _unflattened(tx, args[0], self.spec)
+        if kwargs or not all(arg.is_constant for arg in args):  # a tree of values
+            raise graph_break("unknown-operation", f"TreeSpec.{self.name}")
+        return tx.wrap_new(getattr(self.spec, self.name)(*(arg.constant() for arg in args)))
+
+
+@wraps(pytree.TreeSpec, subclasses=True)
+def _wrap_spec(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None:
+        tx.guards.add(source, "py", lambda other: other == obj)
+    return SpecValue(obj)
+
+
+def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = NONE) -> Any:
+    """The containers as Python objects with markers as leaves."""
+    value = tx.force(value)
+    if is_leaf is not NONE and not is_none(is_leaf) and tx.call(is_leaf, [value]).truth(tx):
+        return Marker(value)
+    inner = partial(_to_markers, tx, is_leaf=is_leaf)
+    if isinstance(value, ListValue) or type(value) is TupleValue:
+        return value.kind(map(inner, value.all(tx)))
+    if isinstance(value, NamedTupleValue):
+        return value.build([inner(item) for item in value.all(tx)])
+    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict):
+        return value.cls((k.constant(), inner(v)) for k, v in value.pairs(tx))
+    if value.python_type() in pytree.SUPPORTED_NODES:
+        return _registered_stand_in(tx, value, inner)
+    if is_none(value):
+        return None
+    return Marker(value)
+
+
+def _registered_stand_in(
+    tx: Interpreter, value: SymbolicValue, inner: Callable[[SymbolicValue], Any]
+) -> Any:
+    """A stand-in, made of markers, for an object of a class with its own flatten function."""
+    node = pytree.SUPPORTED_NODES[value.python_type()]
+    parts = tx.call(tx.wrap_fixed(node.flatten_fn, "flatten"), [value])
+    children, context = tx.unpack(parts)
+    plain = python_object(tx, context)
+    if plain is MISSING:
+        raise graph_break("unknown-operation", f"pytree of a {value.python_type().__name__}")
+    markers = [inner(child) for child in tx.unpack(children)]
+    return _stand_in(node.unflatten_fn, markers, plain)
+
+
+def _stand_in(make: Callable[[Any, Any], Any], markers: list[Any], context: Any) -> Any:
+    """What the program's unflatten function makes of markers, if it accepts anything."""
+    try:
+        return make(markers, context)
+    except Exception as error:  # the program's function fails on markers: break the graph
+        surface(error)
+        raise graph_break("unknown-operation", "pytree of a class that looks at leaves") from error
+
+
+def _unflattened(tx: Interpreter, leaves: SymbolicValue, spec: Any) -> SymbolicValue:
+    markers = [Marker(value) for value in tx.unpack(leaves)]
+    return _to_values(tx, _stand_in(pytree.tree_unflatten, markers, spec))
+
+
+def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
+    """The values for a result of pytree: the inverse of `_to_markers`."""
+    if isinstance(obj, Marker):
+        return obj.value
+    if type(obj) in pytree.SUPPORTED_NODES and type(obj) not in _PLAIN:
+        node = pytree.SUPPORTED_NODES[type(obj)]
+        children, context = node.flatten_fn(obj)
+        items = ListValue([_to_values(tx, child) for child in children])
+        return tx.call(tx.wrap_fixed(node.unflatten_fn, "unflatten"), [items, tx.wrap_new(context)])
+    if isinstance(obj, tuple) and (hasattr(obj, "_fields") or hasattr(obj, "n_sequence_fields")):
+        return NamedTupleValue([_to_values(tx, item) for item in obj], None, type(obj))
+    if isinstance(obj, tuple):
+        return TupleValue([_to_values(tx, item) for item in obj])
+    if isinstance(obj, list):
+        return ListValue([_to_values(tx, item) for item in obj])
+    if isinstance(obj, dict):
+        made = DictValue(cls=type(obj))
+        for key, item in obj.items():
+            made.setitem(tx, tx.wrap_new(key), _to_values(tx, item))
+        return made
+    return tx.wrap_new(obj)
+
+
+_PLAIN: Final = (list, tuple, dict, OrderedDict)
+
+
+def _is_leaf_of(args: Args, kwargs: Kwargs, n: int) -> SymbolicValue:
+    """The optional predicate after `n` arguments."""
+    given = dict(kwargs)
+    predicate = args[n] if len(args) > n else given.pop("is_leaf", NONE)
+    if given or len(args) > n + 1:
+        raise graph_break("unknown-operation", "pytree with other arguments")
+    return predicate
+
+
+@rule(pytree.tree_flatten)
+def _flatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    leaves, spec = pytree.tree_flatten(_to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1)))
+    return TupleValue([ListValue([_to_values(tx, leaf) for leaf in leaves]), SpecValue(spec)])
+
+
+@rule(pytree.tree_leaves)
+def _leaves(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    leaves = pytree.tree_leaves(_to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1)))
+    return ListValue([_to_values(tx, leaf) for leaf in leaves])
+
+
+@rule(pytree.tree_structure)
+def _structure(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1))
+    return SpecValue(pytree.tree_structure(tree))
+
+
+@rule(pytree.tree_unflatten)
+def _unflatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    given = by_name(args, kwargs, "leaves", "treespec")
+    leaves, spec = given["leaves"], given["treespec"]
+    return _unflattened(tx, leaves, spec.constant())
+
+
+def _mapped(tx: Interpreter, args: Args, kwargs: Kwargs, keep: Callable[[SymbolicValue], bool]
+            ) -> SymbolicValue:
+    first = _to_markers(tx, args[1], _is_leaf_of(args, kwargs, len(args)))
+    trees = [first, *(_to_markers(tx, arg) for arg in args[2:])]
+    leaves, spec = pytree.tree_flatten(trees[0])
+    rest = [spec.flatten_up_to(tree) for tree in trees[1:]]
+    made = []
+    for items in zip(leaves, *rest, strict=True):
+        values = [_to_values(tx, item) for item in items]
+        made.append(Marker(tx.call(args[0], values) if keep(values[0]) else values[0]))
+    return _to_values(tx, _stand_in(pytree.tree_unflatten, made, spec))
+
+
+@rule(pytree.tree_map)
+def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return _mapped(tx, args, kwargs, lambda value: True)
+
+
+@rule(pytree.tree_map_)
+def _map_in_place(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _mapped(tx, args, kwargs, lambda value: True)
+    return args[1]
+
+
+@rule(pytree.tree_map_only)
+def _map_only(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    kinds = args[0].constant()
+    if not isinstance(kinds, (type, tuple)):
+        raise graph_break("unknown-operation", "tree_map_only with a predicate")
+    return _mapped(tx, args[1:], kwargs, lambda value: issubclass(value.python_type(), kinds))
+
+
+@rule(pytree._is_leaf)
+def _is_leaf(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1))
+    return constant(isinstance(tree, Marker))
+
+
+@rule(pytree._broadcast_to_and_flatten)
+def _broadcast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 2))
+    result = pytree._broadcast_to_and_flatten(tree, args[1].constant())
+    if result is None:
+        return constant(None)
+    return ListValue([_to_values(tx, item) for item in result])
+
+
+__all__: Final = ["Marker", "SpecValue"]
