@@ -83,3 +83,69 @@ def test_results_of_columns() -> None:
     for result, wanted in zip(results, tree_flatten(program(COLUMNS, z, i))[0], strict=True):
         assert result.stride() == wanted.stride()
         torch.testing.assert_close(result, wanted)
+
+
+IMAGES = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def images(*shape: int) -> Iterator[torch.Tensor]:
+    """Of one shape, in all layouts that kernels of norms tell apart."""
+    batch, channels, *pixels = shape
+    yield torch.randn(shape)
+    yield torch.randn(*shape[:-2], shape[-1], shape[-2]).mT
+    yield torch.randn(channels, batch, *pixels).transpose(0, 1)
+    yield torch.randn(1, *shape[1:]).expand(shape)
+    yield torch.randn(batch, 2 * channels, *pixels)[:, ::2]
+    if form := IMAGES.get(len(shape)):
+        image = torch.randn(2 * batch, 2 * channels, *pixels).contiguous(memory_format=form)
+        yield from (image[:batch, :channels], image[:, :channels][::2],
+                    torch.randn(shape).contiguous(memory_format=form),
+                    torch.randn(shape).contiguous(memory_format=form).mT)
+
+
+def norms(x: torch.Tensor) -> Iterator[tuple[OpOverload, tuple[Any, ...]]]:
+    batch, channels = x.shape[:2]
+    running = (torch.zeros(channels), torch.ones(channels))
+    for w in (None, torch.randn(channels)):
+        yield aten.native_group_norm.default, (
+            x, w, w, batch, channels, x[0, 0].numel(), 2, 1e-5)
+        yield aten.native_batch_norm.default, (x, w, w, *running, True, 0.1, 1e-5)
+        yield aten._native_batch_norm_legit.no_stats, (x, w, w, True, 0.1, 1e-5)
+        yield aten._native_batch_norm_legit_functional.default, (
+            x, w, w, *running, True, 0.1, 1e-5)
+        yield aten._native_batch_norm_legit_no_training.default, (x, w, w, *running, 0.1, 1e-5)
+    for sizes in (x.shape[-1:], x.shape[-2:]):
+        yield aten.native_layer_norm.default, (x, sizes, None, None, 1e-5)
+        yield aten._fused_rms_norm.default, (x, sizes, torch.randn(sizes), 1e-5)
+
+
+@pytest.mark.parametrize("shape", [
+    (3, 4, 6, 5), (1, 4, 6, 1), (3, 4, 5), (2, 4, 3, 5, 6)], ids=str)
+def test_norms_of_images_in_all_layouts(shape: tuple[int, ...]) -> None:
+    """PyTorch 2.14's rule for group norms gives row-major results of channels-last images."""
+    evaluator = Evaluator.current()
+    n_calls = 0
+    for x in images(*shape):
+        for op, args in norms(x):
+            fakes = [evaluator.intern(a) if isinstance(a, torch.Tensor) else a for a in args]
+            try:
+                results = op(*args)
+            except RuntimeError:  # before 2.14 group norms refused images with gaps
+                continue
+            n_calls += 1
+            for promised, wanted in zip(evaluator.run(op, fakes, {}).value, results, strict=True):
+                assert promised.shape == wanted.shape and promised.dtype == wanted.dtype, op
+                assert strides(promised) == strides(wanted), (op, x.shape, x.stride())
+    assert n_calls > 60
+
+
+@pytest.mark.parametrize("layout", [0, 1, 5, 7], ids=["rows", "columns", "slice", "channels last"])
+def test_group_norms_of_images_whose_sizes_change(layout: int) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.group_norm(x, 2) + 1
+
+    compiled = weft.compile(program, dynamic=True)
+    for shape in ((3, 4, 6, 5), (2, 4, 8, 9)):
+        x = list(images(*shape))[layout]
+        assert strides(compiled(x)) == strides(program(x))
+        torch.testing.assert_close(compiled(x), program(x))

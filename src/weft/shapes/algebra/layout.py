@@ -47,6 +47,25 @@ def channels_last(sizes: Sequence[Any]) -> tuple[Any, ...]:
     return dense_strides(sizes, (1, *range(len(sizes) - 1, 1, -1), 0))
 
 
+def suggests_channels_last(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether PyTorch takes strides, which may leave gaps, for those of an image whose channels lie
+    next to each other; ambiguous ones count as row-major.
+
+        >>> suggests_channels_last((2, 4, 3, 3), (72, 1, 24, 8))     # half of the channels
+        True
+        >>> suggests_channels_last((2, 4, 1, 1), (4, 1, 1, 1))
+        False
+    """
+    if strides[1] == 0 or any(size == 0 for size in sizes):
+        return False
+    least: Any = 0
+    for d in (1, *range(len(sizes) - 1, 1, -1)):
+        if strides[d] < least:
+            return False
+        least = strides[d] * sizes[d]
+    return bool(strides[0] >= least) and bool(least != strides[1])
+
+
 def is_contiguous(sizes: Sizes, strides: Sizes) -> Condition:
     """Row-major and without gaps; dimensions of one element may have any stride."""
     return _dense_in_order(sizes, strides, range(len(sizes) - 1, -1, -1))

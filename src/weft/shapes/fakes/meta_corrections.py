@@ -8,6 +8,7 @@ the statistics (a kernel of the backward) would take the bytes of one type for a
     mean of native_layer_norm(bfloat16 x, float32 weight)    meta: bfloat16    CPU: float32
     batch_norm(x.transpose(1, 2))                            meta: as x        CPU: row-major
     group_norm(x[:, :1].transpose(1, 2))                     meta: (8, 1, 8)   CPU: (8, 1, 1)
+    group_norm(channels-last x)                              meta: row-major   CPU: as x   (2.14)
     roll(channels-last x, 1, 2), reflection_pad2d(x, ...)    meta: row-major   CPU: as x
     slice_scatter(x.expand(3, 4), ...)                       meta: (0, 1)      CPU: (4, 1)
     pow(bool x, True)                                        meta: int64       CPU: bool
@@ -26,6 +27,7 @@ from typing import Any, Final
 import torch
 
 from weft._torch import OpOverload, no_modes
+from weft.shapes.algebra.layout import suggests_channels_last
 from weft.shapes.symnode import is_hinted
 
 aten = torch.ops.aten
@@ -120,8 +122,9 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
     if args[0].device.type == "cpu":
         if "batch_norm" in func.name():
             result = (_known_layout(result[0], cast), *result[1:])
-        elif func is aten.native_group_norm.default and result[0].dim() not in _IMAGES:
-            result = (cast(result[0], memory_format=torch.contiguous_format), *result[1:])
+        elif func is aten.native_group_norm.default:
+            form = _suggested_format(args[0])
+            result = (cast(result[0], memory_format=form), *result[1:])
     return result
 
 
@@ -212,6 +215,14 @@ def _spectrum(
     back = [order.index(d) for d in range(x.dim())]
     laid_out = cast(result.permute(order), memory_format=torch.contiguous_format)
     return laid_out.permute(back)  # type: ignore[no-any-return]
+
+
+def _suggested_format(x: torch.Tensor) -> torch.memory_format:
+    """The format in which kernels that take images as they are write their results."""
+    form = _IMAGES.get(x.dim())
+    if form is None or x.is_contiguous() or not suggests_channels_last(x.shape, x.stride()):
+        return torch.contiguous_format
+    return form
 
 
 def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:

@@ -118,14 +118,14 @@ def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
     try:
         return run()
     except UndecidedValue:
-        passing: list[tuple[_R, list[Any]]] = []
+        passing: list[tuple[_R, list[Any], bool]] = []
         for shapes.data.bool_answer in (True, False):
             shapes.data.answers.clear()
             with contextlib.suppress(RuntimeError):
-                passing.append((run(), list(shapes.data.answers)))
+                passing.append((run(), list(shapes.data.answers), shapes.floats.carrying))
         if len(passing) != 1:
             raise
-        [(result, shapes.data.answers[:])] = passing
+        [(result, shapes.data.answers[:], shapes.floats.carrying)] = passing
         return result
     finally:
         shapes.data.bool_answer = None
