@@ -11,42 +11,19 @@
     f(torch.randn(1000))
 
 The folders are the pipeline: `capture` → `aot` → `passes` → `codegen` → `runtime`; `docs/
-architecture.md` is the map. Importing weft is quick: each name below is imported at first use.
+architecture.md` is the map. Importing weft is quick: each name below is imported at first use
+(`__init__.pyi` says their types).
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from weft import errors, torch_version, uncompiled
 from weft.config import config
 from weft.version import __version__
-
-if TYPE_CHECKING:
-    from weft.api import (
-        compile,
-        compile_inplace,
-        explain,
-        optimize,
-        reset,
-        stats,
-    )
-    from weft.backends import list_backends, register_backend
-    from weft.backends.inductor import compile_fx
-    from weft.diagnostics.logs import set_logs
-    from weft.dims import Dim
-    from weft.markers import (
-        allow_in_graph,
-        disable,
-        is_compiling,
-        mark_dynamic,
-        mark_static,
-        mark_unbacked,
-    )
-    from weft.passes import register_pass, unregister_pass
-    from weft.stances import error_on_graph_break, set_stance
 
 _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.api": (

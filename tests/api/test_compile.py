@@ -1,9 +1,11 @@
+import ast
 import asyncio
 import copy
 import functools
 import inspect
 import pickle
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -277,6 +279,13 @@ def test_marks_on_dimensions_are_checked():
     for dim, bounds in ((2, {}), (-3, {}), (0, {"min": 5, "max": 2})):
         with pytest.raises(errors.BadValue):
             weft.mark_dynamic(X.clone(), dim, **bounds)
+
+
+def test_the_stub_declares_the_public_names():
+    stub = ast.parse(Path(weft.__file__).with_suffix(".pyi").read_text())
+    declared = {name.asname for node in stub.body if isinstance(node, ast.ImportFrom)
+                for name in node.names}
+    assert declared == set(weft.__all__)
 
 
 def test_every_public_name_is_real():

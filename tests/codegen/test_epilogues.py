@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from tests.codegen.compiling import check
-from weft.codegen.calls import gemm_calls
+from weft.codegen.lowering import onednn
 
 
 @pytest.fixture(autouse=True)
 def use_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine where oneDNN is faster."""
-    monkeypatch.setattr(gemm_calls, "onednn_is_faster", lambda shape: True)
+    monkeypatch.setattr(onednn, "onednn_is_faster", lambda shape: True)
 
 
 ARGUMENTS = torch.randn(4, 32, 128), torch.randn(256, 128), torch.randn(256)

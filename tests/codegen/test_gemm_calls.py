@@ -7,7 +7,7 @@ import torch
 import torch.fx
 
 from weft.backends.inductor import compile_fx
-from weft.codegen.calls import gemm_calls
+from weft.codegen.lowering import onednn
 from weft.config import config
 from weft.diagnostics import events
 from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
@@ -17,7 +17,7 @@ needs_onednn = pytest.mark.skipif(onednn_linear() is None, reason="torch without
 
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_calls, "onednn_is_faster", lambda shape: True)
+    monkeypatch.setattr(onednn, "onednn_is_faster", lambda shape: True)
 
 
 def compiled(function: object, *inputs: torch.Tensor) -> tuple[torch.Tensor, str]:
@@ -97,7 +97,7 @@ def test_max_autotune_measures_products_at_their_own_sizes(
         asked.append(shape)
         return False
 
-    monkeypatch.setattr(gemm_calls, "onednn_is_faster", remember)
+    monkeypatch.setattr(onednn, "onednn_is_faster", remember)
     with config.patch(max_autotune=autotune):
         compiled(lambda x, w: torch.mm(x, w), torch.randn(64, 256), torch.randn(256, 192))
-    assert set(asked) == {(64, 256, 192) if autotune else gemm_calls.SHAPE}
+    assert set(asked) == {(64, 256, 192) if autotune else onednn.SHAPE}

@@ -2,8 +2,7 @@
 
 Place in the pipeline: the front end. By role:
 
-- the steps of a miss: `compiler` (`FrameCompiler`), `attempt`, `interpreter`,
-  `interpreter_state`;
+- the steps of a miss: `compiler` (`FrameCompiler`), `attempt`, `interpreter`;
 - instructions: `bytecode/` (byte code as data), `opcodes/` (what each does);
 - what programs use: `library/`, one folder for each subject: values, rules and polyfills;
 - what all of them stand on: `core/`;

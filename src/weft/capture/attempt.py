@@ -35,13 +35,13 @@ from weft.capture.core.graph_writes import can_undo, has_checks
 from weft.capture.core.skips import may_hold_tensors
 from weft.capture.core.source import FrameState
 from weft.capture.core.stops import BreakHere
-from weft.capture.interpreter import Interpreter
+from weft.capture.interpreter import SymbolicInterpreter
 from weft.capture.library.numbers.data_numbers import note_checks
 from weft.capture.library.numbers.symbolic_numbers import number_node
 from weft.capture.library.tensors.device_modes import enter_devices
 from weft.capture.library.tensors.known_data import rely_on
 from weft.capture.replacement.break_operations import can_translate
-from weft.capture.replacement.emitter import Emitter, restore_modes
+from weft.capture.replacement.emitter import ReplacementEmitter, restore_modes
 from weft.capture.replacement.resumption import Resumption
 from weft.config import config
 from weft.diagnostics import events
@@ -50,7 +50,7 @@ from weft.shapes.fakes.fake import FakeContext
 from weft.stances import breaks_are_errors
 
 if TYPE_CHECKING:
-    from weft.capture.compiler import FrameCompiler
+    from weft.capture.core.interpreter_state import ContinuationCompiler
 
 _S = TypeVar("_S", bound=Signal)
 
@@ -62,13 +62,13 @@ _MAX_HANDLERS: Final = 12
 class Attempt:
     """Interprets one frame, again and again, until its graph ends where it can end."""
 
-    def __init__(self, compiler: FrameCompiler, state: FrameState, *, data_dependent: bool
+    def __init__(self, compiler: ContinuationCompiler, state: FrameState, *, data_dependent: bool
                  ) -> None:
         self.compiler = compiler
         self.state = state
         self.data_dependent = data_dependent
         self._shapes: ShapeContext | None = None
-        self._tried: list[Interpreter] = []
+        self._tried: list[SymbolicInterpreter] = []
         self.raised: ObservedException | None = None
         """The exception with which the program left the frame, if it did."""
         self._raises_at = -1
@@ -77,7 +77,7 @@ class Attempt:
         self.devices: tuple[str, ...] = ()
         """The default devices that were set when the frame was called."""
 
-    def interpret(self) -> tuple[Interpreter, Emitter, GraphBreak | None]:
+    def interpret(self) -> tuple[SymbolicInterpreter, ReplacementEmitter, GraphBreak | None]:
         """The interpreter at its end, the emitted replacement, and the graph break if there was
         one."""
         break_at = -1
@@ -85,7 +85,7 @@ class Attempt:
         while True:
             tx = self._interpreter(break_at)
             frame = tx.root_frame(self.state.locals, self.state.cells)
-            emit = Emitter(tx)
+            emit = ReplacementEmitter(tx)
             try:
                 self._finish(tx, emit, frame)
                 return tx, emit, reason
@@ -113,13 +113,14 @@ class Attempt:
                 if self._earlier is not None and self._earlier.reason.rest_is_eager:
                     reason = _without_traceback(self._earlier.reason)
 
-    def _interpreter(self, break_at: int) -> Interpreter:
+    def _interpreter(self, break_at: int) -> SymbolicInterpreter:
         """A new interpreter, which is to end the graph at the step `break_at` (-1: nowhere)."""
         code = self.state.code
         if self._tried:
             self._tried[-1].classes.hide_models()
-        tx = Interpreter(code, self.state.globals, FakeContext(), self.compiler.policy(code),
-                         self.compiler, break_at=break_at, data_dependent=self.data_dependent)
+        tx = SymbolicInterpreter(
+            code, self.state.globals, FakeContext(), self.compiler.policy(code), self.compiler,
+            break_at=break_at, data_dependent=self.data_dependent)
         self._shapes = tx.shapes
         self._tried.append(tx)
         enter_devices(tx, self.devices)
@@ -140,7 +141,7 @@ class Attempt:
         """Whether the last interpretation put something into the graph that depends on data."""
         return self._shapes is not None and bool(self._shapes.unbacked_symbols.exist)
 
-    def _finish(self, tx: Interpreter, emit: Emitter, frame: Any) -> None:
+    def _finish(self, tx: SymbolicInterpreter, emit: ReplacementEmitter, frame: Any) -> None:
         """End the replacement of a frame that was captured to its end: return its value."""
         value = tx.run_root(frame)
         try:
@@ -160,7 +161,7 @@ class Attempt:
         if earlier is not None:
             raise earlier
 
-    def _can_avoid(self, tx: Interpreter, reason: GraphBreak) -> bool:
+    def _can_avoid(self, tx: SymbolicInterpreter, reason: GraphBreak) -> bool:
         """Whether another interpretation can get past the break; prepares `tx.policy` for it.
 
         It can if the contents of small inputs are guarded, or (with `fullgraph`) if numbers that
@@ -178,8 +179,8 @@ class Attempt:
         if breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph):
             raise reason.error()
 
-    def _break(self, tx: Interpreter, emit: Emitter, here: BreakHere, reason: GraphBreak | None
-               ) -> int | None:
+    def _break(self, tx: SymbolicInterpreter, emit: ReplacementEmitter, here: BreakHere,
+               reason: GraphBreak | None) -> int | None:
         """Emit the break and its continuations, and return None.
 
         If the graph cannot end at this instruction, return the step where to try next, in a caller.
@@ -211,7 +212,7 @@ class Attempt:
         return None
 
 
-def _has_unrecoverable_checks(tx: Interpreter) -> bool:
+def _has_unrecoverable_checks(tx: SymbolicInterpreter) -> bool:
     """Whether the graph checks assumptions about data but changes what cannot be restored: if a
     check fails, the frame cannot be run eagerly from its start any more."""
     note_checks(tx, partial(number_node, tx))

@@ -50,11 +50,11 @@ from weft.capture.guards.recompiles import (
 )
 from weft.capture.guards.self_check import fits, require_fit
 from weft.capture.guards.shape_guards import add_shape_guards
-from weft.capture.interpreter import Interpreter
+from weft.capture.interpreter import SymbolicInterpreter
 from weft.capture.library.tensors.device_modes import modes_set_aside, only_devices, without_modes
 from weft.capture.library.tensors.input_tests import add_input_tests
 from weft.capture.replacement.checkpointing import runs_checkpoint
-from weft.capture.replacement.emitter import Emitter
+from weft.capture.replacement.emitter import ReplacementEmitter
 from weft.capture.replacement.reruns import reporter
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
@@ -390,7 +390,7 @@ class FrameCompiler:
         events.record("bytecode", code=code, source=text)
         return entry
 
-    def _graph(self, tx: Interpreter, emit: Emitter, code: types.CodeType
+    def _graph(self, tx: SymbolicInterpreter, emit: ReplacementEmitter, code: types.CodeType
                ) -> tuple[Callable[..., Any] | None, list[GraphInput]]:
         """The backend's callable for the captured graph and the graph's inputs; None for the
         callable if the graph has nothing to run."""
@@ -446,7 +446,9 @@ def with_code(function: types.FunctionType, code: types.CodeType) -> types.Funct
     return made
 
 
-def _may_rerun(tx: Interpreter, graph: Callable[..., Any] | None, code: types.CodeType) -> bool:
+def _may_rerun(
+    tx: SymbolicInterpreter, graph: Callable[..., Any] | None, code: types.CodeType
+) -> bool:
     """Whether the frame is run eagerly from its start if its draws or its graph raise.
 
     A continuation is not, unless its graph could raise because of its inputs' data: it should free

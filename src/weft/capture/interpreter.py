@@ -4,7 +4,7 @@ Place in the pipeline: the heart of capture. `run` interprets one frame; calls o
 run nested frames (inlining). The interpreter is deterministic and counts its steps, so a graph
 break that one interpretation finds is emitted by the next one, at the same step (contract 2)::
 
-    tx = Interpreter(code, globals, FakeContext(), policy, compiler, break_at=-1)
+    tx = SymbolicInterpreter(code, globals, FakeContext(), policy, compiler, break_at=-1)
     result = tx.run_root(tx.root_frame(locals, cells))
 """
 
@@ -22,10 +22,21 @@ from typing import Any, Final, final
 import weft.capture.opcodes  # noqa: F401  fills OPCODES before the first decode
 from weft.capture.core.base import LazyValue, SymbolicValue, drain
 from weft.capture.core.breaks import GraphBreak, ObservedException, Restart, SkipFrame, graph_break
+from weft.capture.core.cell import CellValue
 from weft.capture.core.constant import constant
 from weft.capture.core.early_ends import EarlyEnds
 from weft.capture.core.frame import Frame
 from weft.capture.core.graph import GraphBuilder
+from weft.capture.core.interpreter_state import (
+    AutogradState,
+    ClassState,
+    ContinuationCompiler,
+    DataState,
+    EndState,
+    ModeState,
+    NumberState,
+    RemadeState,
+)
 from weft.capture.core.lifetimes import Lifetimes, check_left
 from weft.capture.core.registry import IDENTITY, wrapper_of
 from weft.capture.core.side_effects import SideEffects
@@ -37,20 +48,9 @@ from weft.capture.guards.class_guards import ClassGuards, guarding_lookups
 from weft.capture.guards.guard_set import GuardSet
 from weft.capture.guards.identity_guards import IdentityGuards
 from weft.capture.guards.outside_objects import OutsideObjects
-from weft.capture.interpreter_state import (
-    AutogradState,
-    ClassState,
-    ContinuationCompiler,
-    DataState,
-    EndState,
-    ModeState,
-    NumberState,
-    RemadeState,
-)
 from weft.capture.library.classes.attributes import gives_length
 from weft.capture.library.containers.mapping import DictValue
 from weft.capture.library.exceptions.exceptions import link_context, new_exception, note_passed
-from weft.capture.library.functions.cell import CellValue
 from weft.capture.library.modules.modules import ModuleValue
 from weft.capture.library.numbers.data_numbers import note_checks
 from weft.capture.library.numbers.symbolic_numbers import (
@@ -74,7 +74,7 @@ Kwargs = dict[str, SymbolicValue]
 
 
 @final
-class Interpreter:
+class SymbolicInterpreter:
     """One interpretation of a root frame and of all that it inlines."""
 
     def __init__(

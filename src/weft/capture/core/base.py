@@ -20,8 +20,7 @@ from weft.capture.core.breaks import GraphBreak, ObservedException, graph_break
 from weft.capture.core.source import Source
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 Args = list["SymbolicValue"]
 Kwargs = dict[str, "SymbolicValue"]
@@ -202,6 +201,24 @@ class SymbolicValue:
 
     def __repr__(self) -> str:
         return type(self).__name__.removesuffix("Value").lower()
+
+
+class Namespace(SymbolicValue):
+    """A dictionary of variables: the globals of a module, the `__dict__` of an object."""
+
+    __slots__ = ()
+
+    original: Any
+    """The dictionary outside, or None."""
+
+    def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+        """The value under a Python key, or None; either is guarded."""
+        raise NotImplementedError
+
+    def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue
+              ) -> None:
+        """Set a key."""
+        raise NotImplementedError
 
 
 def by_name(args: Args, kwargs: Kwargs, *parameters: str) -> Kwargs:

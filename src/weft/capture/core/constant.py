@@ -27,8 +27,7 @@ from weft.interrupts import surface
 from weft.shapes.symnode import UndecidedValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _LITERALS: Final = (int, float, str, bool, bytes, complex, type(None), type(Ellipsis))
 _LONG: Final = 1_000

@@ -15,8 +15,7 @@ import torch
 from weft.capture.core.breaks import Restart, graph_break
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

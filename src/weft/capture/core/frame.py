@@ -19,9 +19,9 @@ from weft.errors import SourceLine
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
-    from weft.capture.core.base import SymbolicValue
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.library.functions.cell import CellValue
+    from weft.capture.core.base import Namespace, SymbolicValue
+    from weft.capture.core.cell import CellValue
+    from weft.capture.core.protocols import Interpreter
 
 Handler = Callable[["Interpreter", "Frame", "Instruction"], Any]
 
@@ -120,7 +120,7 @@ class Frame:
                  "resumable", "stack", "step")
 
     def __init__(
-        self, code: types.CodeType, globals: Any, locals: dict[str, SymbolicValue],
+        self, code: types.CodeType, globals: Namespace, locals: dict[str, SymbolicValue],
         cells: dict[str, CellValue], caller: Frame | None,
     ) -> None:
         self.code = code

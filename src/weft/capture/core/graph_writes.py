@@ -26,7 +26,7 @@ from weft.shapes.fakes.operator_effects import OperatorNotes
 from weft.shapes.fakes.wrappers import is_wrapper
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _NEVER_RAISE: Final = frozenset({
     operator.add, operator.sub, operator.mul, operator.neg, operator.getitem, operator.eq,

@@ -32,7 +32,7 @@ from weft.capture.core.frame import Frame
 from weft.capture.core.source import Reference
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
 """Types whose weak references say nothing; tensors should be freed early."""

@@ -20,8 +20,7 @@ from weft.capture.core.operator_names import COMPARISONS, IN_PLACE, OPERATOR_MET
 from weft.quoting import attribute
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 class MethodTable(SymbolicValue):

@@ -18,7 +18,7 @@ from weft.capture.core.source import Source
 
 if TYPE_CHECKING:
     from weft.capture.core.base import SymbolicValue
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 Wrapper = Callable[["Interpreter", Any, Source | None], "SymbolicValue"]
 

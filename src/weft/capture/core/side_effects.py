@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 from weft.capture.core.base import SymbolicValue
 
 if TYPE_CHECKING:
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter
 
 
 class Replayable(Protocol):

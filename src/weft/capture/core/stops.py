@@ -18,7 +18,7 @@ from weft.capture.core.frame import Frame
 from weft.config import config
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _IDLE_STEPS: Final = 300_000
 """A frame is left to Python after this many instructions without a tensor operation."""

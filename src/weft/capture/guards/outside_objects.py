@@ -12,13 +12,12 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, final
 
-from weft.capture.core.base import MISSING, SymbolicValue
+from weft.capture.core.base import MISSING, Namespace, SymbolicValue
 from weft.capture.core.source import Source
 from weft.capture.guards.guard_set import GuardSet
 
 if TYPE_CHECKING:
     from weft.capture.core.side_effects import SideEffects
-    from weft.capture.library.containers.mapping import DictValue
 
 
 @final
@@ -49,7 +48,7 @@ class OutsideObjects:
         """Let the program's objects go."""
         self._values.clear()
 
-    def share_namespace(self, owner: Any, namespace: DictValue) -> None:
+    def share_namespace(self, owner: Any, namespace: Namespace) -> None:
         """Make an object's `__dict__` one value, however the program reaches it (`vars(x)` in a
         variable)."""
         original = namespace.original

@@ -38,7 +38,7 @@ from weft.shapes.guard import (
 )
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 Line = SourceLine | None
 Number = Expr | FloatSymbol

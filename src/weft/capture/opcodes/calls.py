@@ -20,7 +20,7 @@ from weft.capture.library.modules.modules import ModuleValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def call(

@@ -14,7 +14,7 @@ from weft.capture.library.containers.mapping import DictValue
 from weft.capture.opcodes.variables import load_deref, read_global
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def _own(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue | None:

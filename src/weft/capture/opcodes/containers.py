@@ -18,7 +18,7 @@ from weft.capture.library.functions.builtin_rules import format_value
 from weft.capture.library.texts.symbolic_texts import TextValue, join_texts
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @opcode("BUILD_TUPLE")

@@ -13,7 +13,7 @@ from weft.capture.library.containers.outside_iterators import OutsideIterator
 from weft.capture.library.numbers.numbers_from_tensors import check_truth
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 #: At the end of a loop FOR_ITER goes on behind the END_FOR (3.13: and the POP_TOP) at its target.
 BEHIND_LOOP: Final = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[TABLE.version]

@@ -15,7 +15,7 @@ from weft.capture.library.exceptions import group_polyfills
 from weft.capture.library.exceptions.exceptions import ExceptionValue, is_exception, traceback_of
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 # -- raising --------------------------------------------------------------------------------------

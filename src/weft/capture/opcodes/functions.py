@@ -12,7 +12,7 @@ from weft.capture.library.containers.mapping import DictValue
 from weft.capture.library.functions.functions import FunctionValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def _set_defaults(tx: Interpreter, function: FunctionValue, value: SymbolicValue) -> None:

@@ -13,7 +13,7 @@ from weft.capture.core.frame import Frame, Instruction, opcode
 from weft.capture.library.functions.generators import GeneratorValue, next_or_stop
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @opcode("YIELD_VALUE")

@@ -15,7 +15,7 @@ from weft.capture.library.containers.sequences import TupleValue
 from weft.capture.library.functions.builtin_rules import attribute_or_none
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 #: Bits of `type.__flags__` (CPython's Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING): what counts is
 #: the first base class that has one of them.

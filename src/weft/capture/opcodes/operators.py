@@ -15,7 +15,7 @@ from weft.capture.opcodes.control import truth_at
 
 if TYPE_CHECKING:
     from weft.capture.core.base import SymbolicValue
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _BINARY: Final = (*ARITHMETIC, *IN_PLACE)
 """Names of the operator module by the argument of BINARY_OP."""

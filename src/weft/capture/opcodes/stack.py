@@ -11,7 +11,7 @@ from weft.capture.core.frame import Frame, Instruction, opcode
 from weft.capture.core.lifetimes import is_watched_result
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @opcode("NOP", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "RETURN_GENERATOR")

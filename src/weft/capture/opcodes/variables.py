@@ -11,14 +11,14 @@ from weft.capture.bytecode.continuation import is_continuation
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.core.base import NULL, LazyValue, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
+from weft.capture.core.cell import CellValue
 from weft.capture.core.constant import ConstantValue, constant, evaluate
 from weft.capture.core.frame import Frame, Instruction, opcode
 from weft.capture.core.lifetimes import is_watched, outside_object
 from weft.capture.library.exceptions.exceptions import read_attribute
-from weft.capture.library.functions.cell import CellValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _SIMPLE = (int, float, str, bool, bytes, complex, type(None), type(Ellipsis))
 _NO_VALUE = "cannot access local variable '{}' where it is not associated with a value"

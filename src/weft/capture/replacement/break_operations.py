@@ -26,12 +26,12 @@ from weft.capture.core.base import NullValue, SymbolicValue
 from weft.capture.core.breaks import GraphBreak
 from weft.capture.core.frame import Frame, Instruction
 from weft.capture.core.operator_names import IN_PLACE
+from weft.capture.core.protocols import Emitter
 from weft.capture.core.tracebacks import hide, warn
 from weft.capture.library.tensors.tensor import TensorValue
 from weft.capture.opcodes.control import BEHIND_LOOP
 from weft.capture.opcodes.operators import COMPARISONS, TO_BOOL
 from weft.capture.replacement.checkpointing import Checkpointed, is_checkpoint
-from weft.capture.replacement.emitter import Emitter
 from weft.quoting import keyword, literal
 from weft.registrar import registrar
 

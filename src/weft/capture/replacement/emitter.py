@@ -1,9 +1,10 @@
 """The replacement function: what runs instead of a captured frame (contract 2).
 
-Place in the pipeline: the end of capture. An `Emitter` turns values into Python expressions and
-collects the statements of `def replacement(v)`, where `v` is the list that the guards collected::
+Place in the pipeline: the end of capture. A `ReplacementEmitter` turns values into Python
+expressions and collects the statements of `def replacement(v)`, where `v` is the list that the
+guards collected::
 
-    emit = Emitter(tx)
+    emit = ReplacementEmitter(tx)
     emit.line(f"return {emit.value(result)}")
     replacement, text = emit.finish(graph_callable, inputs, code)
 
@@ -55,10 +56,10 @@ from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
     from weft.capture.core.frame import Frame
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 @final
-class Emitter:
+class ReplacementEmitter:
     """Writes the body of a replacement function."""
 
     def __init__(self, tx: Interpreter) -> None:
@@ -490,7 +491,7 @@ def _changes_modes(node: fx.Node) -> bool:
     return bool(node.meta.get("effect")) and not node.all_input_nodes
 
 
-def restore_modes(emit: Emitter, tx: Interpreter) -> None:
+def restore_modes(emit: ReplacementEmitter, tx: Interpreter) -> None:
     """Undo the program's mode changes at the end of the graph, and emit them after it."""
     if tx.end.error_mode is not tx.state.error_mode:
         emit.line(f"{emit.constant(set_error_mode)}({tx.end.error_mode})")

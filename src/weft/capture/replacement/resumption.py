@@ -28,17 +28,17 @@ from weft.capture.bytecode.continuation import resume_function, run_handling
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.core.base import NullValue, SymbolicValue, stack_arguments, stack_kinds
 from weft.capture.core.breaks import graph_break
+from weft.capture.core.cell import CellValue
 from weft.capture.core.frame import Frame, frame_places
 from weft.capture.core.lifetimes import frame_variables
 from weft.capture.core.tracebacks import caught, hide
-from weft.capture.library.functions.cell import CellValue
 from weft.capture.library.tensors.tensor import TensorValue
 from weft.capture.replacement.break_operations import TRANSLATORS, Branch, Operation, can_translate
-from weft.capture.replacement.emitter import Emitter
+from weft.capture.replacement.emitter import ReplacementEmitter
 from weft.capture.replacement.user_lines import call_in_frames, operation_in_frames
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 MakeContinuation = Callable[[types.FunctionType], Any]
 
@@ -61,7 +61,7 @@ class Step:
 class Resumption:
     """Emits everything that follows a break."""
 
-    def __init__(self, tx: Interpreter, emit: Emitter, make: MakeContinuation) -> None:
+    def __init__(self, tx: Interpreter, emit: ReplacementEmitter, make: MakeContinuation) -> None:
         self.tx = tx
         self.emit = emit
         self.make = make

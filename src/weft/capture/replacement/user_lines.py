@@ -26,7 +26,7 @@ from weft.capture.core.tracebacks import hide
 
 if TYPE_CHECKING:
     from weft.capture.core.frame import Frame
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter
 
 _NAMES: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w.])([A-Za-z_]\w*)""")
 _OURS: Final = re.compile(r"(v_\d+|[tc]\d+\w*|out\d+)\Z")

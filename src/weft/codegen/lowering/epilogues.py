@@ -5,7 +5,7 @@ product can apply an activation, which saves a kernel and a pass over memory::
 
     y = addmm(b, x, w); z = gelu(y.view(...))      becomes     z = linear(x, w, b, "gelu").view(...)
 
-This needs a product without other readers, for which `calls/gemm_calls.py` calls oneDNN.
+This needs a product without other readers, for which `onednn.py` calls oneDNN.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Node
 
-from weft.codegen.calls.gemm_calls import takes_epilogue
+from weft.codegen.lowering.onednn import takes_epilogue
 from weft.codegen.values import ExternCall, Origin, Strided, Value
 
 aten = torch.ops.aten

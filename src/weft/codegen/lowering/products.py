@@ -1,7 +1,7 @@
 """Matrix products whose left matrix is laid out for the faster library first.
 
 Place in the pipeline: part of `lowering/`. The gradient of a linear layer's weight is `mm(g.T, x)`:
-oneDNN (see `calls/gemm_calls.py`) wants `g.T` row-major. A kernel that transposes through tiles
+oneDNN (see `onednn.py`) wants `g.T` row-major. A kernel that transposes through tiles
 costs a tenth of such a product, which then takes half of MKL's time:
 
     mm(g.T, x)      becomes      t = copy of g.T;  linear(t, x.T)
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from weft.codegen.calls.gemm_calls import needs_copy
 from weft.codegen.lowering.extern import call_aten
+from weft.codegen.lowering.onednn import needs_copy
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.values import Value, contiguous_strides
 

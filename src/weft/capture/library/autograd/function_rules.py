@@ -30,7 +30,7 @@ from weft.capture.library.tensors.tensor import TensorValue, record
 from weft.markers import is_allowed_in_graph
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @rule(function_apply)

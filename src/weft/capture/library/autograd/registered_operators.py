@@ -28,7 +28,7 @@ from weft.capture.library.tensors.tensor import TensorValue, record
 from weft.capture.library.tensors.torch_names import is_operator
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _LISTS: Final = (ListValue, TupleValue)
 

@@ -43,8 +43,7 @@ from weft.errors import SourceLine
 from weft.shapes.fakes.fake import was_computed
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 

@@ -26,7 +26,7 @@ from weft.capture.library.subgraphs.subgraphs import rehearsal
 from weft.capture.library.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _EXAMPLES: Final = (((2, 2), torch.float32), ((1 << 10, 1 << 10), torch.float32),
                     ((2,), torch.int64))

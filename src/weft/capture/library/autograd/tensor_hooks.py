@@ -29,7 +29,7 @@ from weft.capture.library.subgraphs.subgraphs import rehearsal
 from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 Maker = Callable[..., Any]
 

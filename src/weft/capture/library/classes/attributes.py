@@ -25,8 +25,7 @@ from weft.quoting import assignment
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 _SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)

@@ -25,7 +25,7 @@ from weft.capture.library.functions.functions import rule
 from weft.capture.library.tensors.tensor import TensorValue, own_class
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:

@@ -48,8 +48,7 @@ from weft.registrar import registrar
 from weft.shapes.fakes.wrappers import is_wrapper
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 Constructor = Callable[["Interpreter", type, Args, Kwargs], SymbolicValue]
 

@@ -17,8 +17,7 @@ from weft.capture.library.classes.descriptor_polyfills import METHODS
 from weft.capture.library.functions.functions import BoundMethodValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _PARTS: Final[dict[type, tuple[str, ...]]] = {
     property: ("fget", "fset", "fdel", "doc"),

@@ -25,7 +25,7 @@ from weft.capture.library.functions.functions import rule
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def _new(base: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

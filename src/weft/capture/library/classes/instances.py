@@ -62,8 +62,7 @@ from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.interrupts import surface
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _DELETED = constant("<deleted>")
 _LIBRARY = ("torch", "weft")

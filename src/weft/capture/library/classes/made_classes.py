@@ -27,6 +27,7 @@ import torch
 
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
+from weft.capture.core.cell import CellValue
 from weft.capture.core.constant import (
     NONE,
     constant,
@@ -43,7 +44,6 @@ from weft.capture.library.containers.mapping import DictValue, dictionary_of
 from weft.capture.library.containers.sequences import ListValue, TupleValue
 from weft.capture.library.containers.sets import SetValue
 from weft.capture.library.functions.builtins import EXTERNAL_METHODS, OBJECT_METHODS
-from weft.capture.library.functions.cell import CellValue
 from weft.capture.library.functions.functions import FunctionValue, rule
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.tensors.tensor import TensorValue
@@ -51,8 +51,7 @@ from weft.quoting import keyword
 
 if TYPE_CHECKING:
     from weft.capture.core.frame import Program
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 Namespace = dict[str, SymbolicValue]
 

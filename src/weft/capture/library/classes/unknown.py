@@ -21,7 +21,7 @@ from weft.capture.core.source import Source
 from weft.capture.library.classes.attributes import type_lookup
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 _IDENTITY_HASH: Final[Any] = object.__hash__

@@ -17,6 +17,7 @@ import torch
 
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue, by_name
 from weft.capture.core.breaks import Signal, SkipFrame, graph_break
+from weft.capture.core.cell import CellValue
 from weft.capture.core.constant import (
     NONE,
     boolean,
@@ -63,7 +64,6 @@ from weft.capture.library.containers.sequences import (
 from weft.capture.library.containers.sets import SetValue
 from weft.capture.library.exceptions.exceptions import ExceptionValue
 from weft.capture.library.functions.builtins import EXTERNAL_METHODS, BuiltinValue
-from weft.capture.library.functions.cell import CellValue
 from weft.capture.library.functions.functions import (
     BoundMethodValue,
     FunctionValue,
@@ -77,7 +77,7 @@ from weft.capture.library.tensors.tensor import TensorValue
 from weft.capture.library.texts.symbolic_texts import format_symbolic
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @constructor(type)

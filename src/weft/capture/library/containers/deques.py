@@ -20,8 +20,7 @@ from weft.capture.library.containers.iterators import IteratorValue, advance
 from weft.capture.library.containers.sequences import GrowingValue, SequenceValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

@@ -15,8 +15,7 @@ from weft.capture.core.constant import list_iterator
 from weft.capture.core.methods import MethodTable
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 class IteratorValue(MethodTable):

@@ -20,7 +20,7 @@ from weft.capture.library.containers.sequences import TupleValue
 from weft.capture.library.functions.functions import rule
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @iterator_type(itertools.compress, iterables=slice(0, 2), most=2)

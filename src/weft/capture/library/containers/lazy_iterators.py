@@ -24,8 +24,7 @@ from weft.capture.library.containers.iterators import (
 from weft.capture.library.containers.sequences import TupleValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 class Rebuilt(IteratorValue):

@@ -14,7 +14,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.core.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
+from weft.capture.core.base import MISSING, Args, Kwargs, LazyValue, Namespace, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.constant import NONE, boolean, constant, is_none, python_object
 from weft.capture.core.lifetimes import check_kept
@@ -29,13 +29,12 @@ from weft.interrupts import surface
 from weft.quoting import assignment
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 Entry = tuple[SymbolicValue, SymbolicValue]
 
 
-class DictValue(ContainerMethods):
+class DictValue(ContainerMethods, Namespace):
     """A dictionary: the entries known so far, over the outside dictionary if there is one."""
 
     __slots__ = ("_complete", "_entries", "_gone", "_unread", "attributes", "cls", "factory",

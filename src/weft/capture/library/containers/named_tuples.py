@@ -25,8 +25,7 @@ from weft.capture.library.containers.mapping import dictionary_of
 from weft.capture.library.containers.sequences import TupleValue, tuple_items
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

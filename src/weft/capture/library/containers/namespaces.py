@@ -16,7 +16,7 @@ from weft.capture.library.classes.instances import ObjectValue
 from weft.capture.library.functions.builtins import EXTERNAL_METHODS
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @constructor(types.SimpleNamespace)

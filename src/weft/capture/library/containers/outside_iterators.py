@@ -32,8 +32,7 @@ from weft.capture.library.containers.lazy_iterators import (
 )
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _END: Final = object()
 _MOST: Final = 64

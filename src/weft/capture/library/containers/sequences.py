@@ -35,8 +35,7 @@ from weft.capture.core.source import Source
 from weft.capture.library.containers.iterators import ItemsIterator, IteratorValue, advance
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 class SequenceValue(ContainerMethods):

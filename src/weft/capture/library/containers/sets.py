@@ -23,8 +23,7 @@ from weft.capture.library.containers.user_keys import UserKey, has_real_hash, is
 from weft.capture.library.numbers.identities import RunTimeKey
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

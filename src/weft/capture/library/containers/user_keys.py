@@ -19,7 +19,7 @@ from weft.capture.core.source import is_library
 from weft.capture.library.numbers.identities import RunTimeNumber
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
     from weft.capture.library.classes.instances import ObjectValue
 
 T = TypeVar("T")

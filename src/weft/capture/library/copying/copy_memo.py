@@ -19,7 +19,7 @@ from weft.capture.library.containers.mapping import DictValue, Entry
 from weft.capture.library.numbers.identities import RunTimeKey, RunTimeNumber
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _UNDER_WAY: Final = SymbolicValue()
 

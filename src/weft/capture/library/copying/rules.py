@@ -36,7 +36,7 @@ from weft.capture.library.standard.remade import RemadeValue, make_call
 from weft.capture.library.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 CopyPart = Callable[[SymbolicValue], SymbolicValue]
 

@@ -25,7 +25,7 @@ from weft.capture.library.distributed import polyfills
 from weft.capture.library.functions.functions import python_rule, rule
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _ASKED: Final = frozenset({"size", "rank", "name"})
 """Methods of process groups whose results never change."""

@@ -23,8 +23,7 @@ from weft.capture.library.containers.sequences import TupleValue
 from weft.quoting import assignment
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

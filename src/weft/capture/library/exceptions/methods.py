@@ -19,7 +19,7 @@ from weft.capture.library.functions.builtins import EXTERNAL_METHODS
 from weft.capture.library.functions.functions import python_rule
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def _target(args: Args) -> ExceptionValue:

@@ -65,7 +65,7 @@ from weft.capture.library.texts.symbolic_texts import format_symbolic
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @rule(len)
@@ -253,7 +253,7 @@ def _class_names(tx: Interpreter, cls: type) -> set[str]:
 @rule(globals)
 def _globals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     assert tx.frame is not None
-    return tx.frame.globals  # type: ignore[no-any-return]
+    return tx.frame.globals
 
 
 def _test(function: Any, answer: Callable[..., bool]) -> None:

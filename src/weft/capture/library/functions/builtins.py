@@ -45,8 +45,7 @@ from weft.capture.library.tensors.torch_names import is_graph_function, is_opera
 from weft.torch_marks import is_disallowed, substitute
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _WITH_METHODS: Final = (TensorValue, ConstantValue, SymbolicNumberValue)
 _SLOTS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import GraphBreak, graph_break
+from weft.capture.core.cell import CellValue
 from weft.capture.core.constant import ConstantValue, constant, evaluate, is_none
 from weft.capture.core.declared import Declared
 from weft.capture.core.frame import Frame
@@ -27,12 +28,10 @@ from weft.capture.core.skips import is_library_code
 from weft.capture.core.source import Source
 from weft.capture.library.containers.mapping import DictValue, dictionary_of
 from weft.capture.library.containers.sequences import TupleValue
-from weft.capture.library.functions.cell import CellValue
 from weft.quoting import assignment, keyword, literal
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 Rule = Callable[["Interpreter", Args, Kwargs], SymbolicValue]
 

@@ -34,8 +34,7 @@ from weft.capture.library.functions.functions import FunctionValue, make_generat
 from weft.quoting import assignment, literal
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 _IN_YIELD_FROM: Final = 2

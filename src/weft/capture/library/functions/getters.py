@@ -19,8 +19,7 @@ from weft.capture.library.containers.sequences import TupleValue
 from weft.quoting import keyword
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 def _item(tx: Interpreter, target: SymbolicValue, key: SymbolicValue) -> SymbolicValue:

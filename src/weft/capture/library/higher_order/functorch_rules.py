@@ -32,7 +32,7 @@ from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def _level(function: Any) -> None:

@@ -37,7 +37,7 @@ from weft.capture.library.subgraphs.subgraphs import Subgraph, capture_subgraph
 from weft.capture.library.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _CHECKPOINT = frozenset({"use_reentrant", "preserve_rng_state", "determinism_check", "debug",
                          "early_stop", "context_fn"})

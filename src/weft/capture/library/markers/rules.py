@@ -55,7 +55,7 @@ from weft.torch_marks import (
 )
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _COMPILER: Final = str(Path("torch", "_dynamo", "eval_frame.py"))
 _SEEN_THROUGH: Final = ("torch.optim.",)

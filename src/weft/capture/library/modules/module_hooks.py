@@ -17,7 +17,7 @@ from weft.capture.library.modules import polyfills
 from weft.capture.library.numbers.identities import RunTimeNumber
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 polyfill(RemovableHandle.__init__, polyfills.init_handle)

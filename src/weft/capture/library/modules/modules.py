@@ -26,8 +26,7 @@ from weft.capture.library.containers.mapping import DictValue
 from weft.capture.library.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _STORES: Final = ("_parameters", "_buffers", "_modules")
 _HOOKS: Final = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")

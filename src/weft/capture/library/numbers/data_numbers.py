@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
 
 from weft.capture.core.breaks import graph_break
+from weft.capture.core.data_checks import EarlyCheck
 from weft.capture.core.operator_names import COMPARISONS
 from weft.runtime.data_checks import ERRORS, hold, hold_expected
 from weft.shapes.algebra.floats import FloatRelation
@@ -32,7 +32,7 @@ from weft.shapes.guard import AnyCondition, python_text, sides
 from weft.shapes.unbacked import Binding, bindings
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 Number = Callable[[Any], Any]
 """Gives the graph node of an integer or float expression."""
@@ -121,16 +121,6 @@ def _apply(tx: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
 
 
 # -- checks ---------------------------------------------------------------------------------------
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class EarlyCheck:
-    """A condition on inputs alone, which the replacement checks before it calls the graph."""
-
-    condition: AnyCondition
-    message: str
-    error: type[Exception]
 
 
 def note_checks(tx: Interpreter, number: Number) -> None:

@@ -23,7 +23,7 @@ from weft.shapes.number_calls import float_call, number_of
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def float_operation(tx: Interpreter, op: str, *numbers: Any) -> SymbolicValue | None:

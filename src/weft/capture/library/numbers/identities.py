@@ -15,8 +15,7 @@ from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import boolean
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

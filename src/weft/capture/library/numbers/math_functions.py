@@ -28,7 +28,7 @@ from weft.shapes.number_calls import number_call
 from weft.shapes.symnode import expr_of, float_of
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _OF_INTS: Final[Mapping[Any, IntFunction]] = {
     math.gcd: functions.GCD, math.lcm: functions.LCM, math.isqrt: functions.ISQRT,

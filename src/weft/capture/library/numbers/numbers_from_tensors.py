@@ -46,7 +46,7 @@ from weft.shapes.guard import opposite
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _LONGEST_LIST: Final = 256
 """Longest list of numbers that becomes part of the graph; longer loops are better run by Python."""

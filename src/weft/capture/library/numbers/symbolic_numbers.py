@@ -61,8 +61,7 @@ from weft.shapes.number_calls import float_call, number_call, number_of
 from weft.shapes.symnode import SymNode, UndecidedValue, expr_of, float_of, is_hinted
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 SymbolicNumber = torch.SymInt | torch.SymFloat | torch.SymBool
 

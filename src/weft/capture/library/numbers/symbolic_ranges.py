@@ -19,8 +19,7 @@ from weft.capture.library.containers.sequences import SliceValue, TupleValue
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue, operand
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 def symbolic_range(tx: Interpreter, bounds: list[SymbolicValue]) -> SymbolicRangeValue | None:

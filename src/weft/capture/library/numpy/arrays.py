@@ -35,8 +35,7 @@ from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, rec
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _METHODS: Final = frozenset(
     {

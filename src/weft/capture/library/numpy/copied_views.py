@@ -21,8 +21,7 @@ from weft.capture.core.graph import storages, version_of
 from weft.capture.library.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

@@ -33,8 +33,7 @@ from weft.capture.library.standard.remade import RemadeValue
 from weft.capture.library.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _LARGEST: Final = 1 << 18
 """Larger results, in elements, are computed by the graph."""

@@ -28,7 +28,7 @@ from weft.shapes.algebra.floats import is_nonnegative
 from weft.shapes.symnode import float_of
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def of_numbers(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:

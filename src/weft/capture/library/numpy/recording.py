@@ -51,7 +51,7 @@ from weft.capture.library.tensors.tensor import TensorValue, record
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _CONVERT: Final = ("array", "asarray", "ascontiguousarray", "concatenate", "dot", "hstack", "stack",
                    "vstack", "operator.getitem", "operator.setitem")

@@ -35,7 +35,7 @@ from weft.capture.library.tensors.device_modes import with_default_device
 from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _FUNCTIONS: Final = (numpy.ufunc, type(numpy.sum), BuiltinFunctionType, FunctionType)
 _NOT_PURE: Final = frozenset({

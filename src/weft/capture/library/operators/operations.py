@@ -21,7 +21,7 @@ from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.texts.symbolic_texts import TextValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def binary_operation(

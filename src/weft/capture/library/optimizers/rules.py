@@ -30,7 +30,7 @@ from weft.capture.library.optimizers import gradient_polyfills, polyfills
 from weft.capture.library.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 polyfill(group_tensors_by_device_and_dtype, polyfills.group_tensors)

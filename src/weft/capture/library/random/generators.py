@@ -54,8 +54,7 @@ from weft.quoting import keyword
 from weft.shapes.algebra.intervals import INF
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _OTHER: Final = frozenset({
     "bytes", "get_state", "getstate", "jumpahead", "permuted", "randbytes", "set_state", "setstate",

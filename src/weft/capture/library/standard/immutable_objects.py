@@ -27,7 +27,7 @@ from weft.capture.library.classes.classes import constructor, constructor_named
 from weft.capture.library.functions.functions import FunctionValue, rule
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _BY_VALUE: Final = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time,
                     datetime.timedelta, datetime.timezone)

@@ -33,9 +33,8 @@ from weft.capture.core.skips import is_library_code
 from weft.errors import SourceLine
 
 if TYPE_CHECKING:
+    from weft.capture.core.protocols import Emitter, Interpreter
     from weft.capture.core.source import Source, SourceTree
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
 
 LOCKS: Final[tuple[type, ...]] = (type(threading.Lock()), type(threading.RLock()))
 

@@ -29,9 +29,8 @@ from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.texts.symbolic_texts import TextValue
 
 if TYPE_CHECKING:
+    from weft.capture.core.protocols import Emitter, Interpreter
     from weft.capture.core.source import Source
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
 
 
 @final

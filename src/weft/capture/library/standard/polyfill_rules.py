@@ -32,7 +32,7 @@ from weft.capture.library.standard import library_polyfills
 from weft.capture.library.standard.twin_polyfills import twin
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _TWINS: Final[dict[ModuleType, tuple[str, ...]]] = {
     heapq: ("heappush", "heappop", "heapify", "heappushpop", "heapreplace", "_heappop_max",

@@ -45,8 +45,7 @@ from weft.capture.library.texts.symbolic_texts import TextValue
 from weft.quoting import attribute, keyword
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

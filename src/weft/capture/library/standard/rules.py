@@ -52,8 +52,7 @@ from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.standard.twin_polyfills import twin
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

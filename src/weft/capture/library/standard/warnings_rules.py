@@ -32,8 +32,7 @@ from weft.capture.library.standard import library_polyfills
 from weft.capture.library.texts.symbolic_texts import TextValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

@@ -23,8 +23,8 @@ from weft.capture.library.random.generators import RandomGeneratorValue
 from weft.capture.library.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
+    from weft.capture.core.protocols import Interpreter
     from weft.capture.core.source import Source
-    from weft.capture.interpreter import Interpreter
 
 
 def held_object(tx: Interpreter, value: SymbolicValue, operator: str, *, copies: bool = True

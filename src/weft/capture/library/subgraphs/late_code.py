@@ -21,7 +21,7 @@ from weft.capture.library.containers.mapping import DictValue
 from weft.capture.library.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 Read = dict[Source, None]
 Kept = Mapping[Source, Any]

@@ -32,7 +32,7 @@ from weft.shapes.algebra.expr import symbols
 from weft.shapes.symnode import expr_of
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @final

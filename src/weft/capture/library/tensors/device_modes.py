@@ -34,7 +34,7 @@ from weft.capture.core.constant import METHODS, NONE, ConstantValue, is_none
 
 if TYPE_CHECKING:
     from weft.capture.core.base import SymbolicValue
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def only_devices() -> bool:

@@ -11,57 +11,26 @@ guard, in each call. One artifact serves all contents (and sizes) with the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
 
-from weft._torch import no_modes
+from weft.capture.core.data_checks import InputTest
 from weft.capture.core.graph import GraphBuilder, GraphInput
 from weft.capture.core.source import Source
 from weft.capture.library.tensors.known_data import can_run, inputs_of, run_steps, steps_of
 from weft.config import config
-from weft.errors import SourceLine
 from weft.interrupts import surface
 from weft.shapes.contents import LARGEST
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _MOST_TESTS: Final = 16
 _MOST_STEPS: Final = 100
 _MOST_ELEMENTS: Final = 1 << 16
 """Limits: tests of one capture, operations of each, and the size of the inputs that it reads."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class InputTest:
-    """The condition of a branch as a function of inputs, and its outcome in this call."""
-
-    ask: fx.GraphModule
-    sources: tuple[Source, ...]
-    writes: bool
-    answer: bool
-    line: SourceLine | None
-
-    def __str__(self) -> str:
-        return f"the branch on {', '.join(map(str, self.sources))} is {self.answer}"
-
-    def holds(self, *values: Any) -> bool:
-        """Whether the condition has the same outcome for these inputs."""
-        with no_modes(), torch.no_grad():
-            given = [_copy(v) for v in values] if self.writes else values
-            try:
-                return bool(self.ask.forward(*given)) is self.answer
-            except Exception as error:  # noqa: BLE001  of the program: it comes again there
-                surface(error)
-                return False
-
-
-def _copy(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def outcome(tx: Interpreter, node: Any) -> bool | None:

@@ -28,7 +28,7 @@ from weft.shapes.symnode import UndecidedValue
 from weft.shapes.unbacked import names_of
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _NUMPY_CALLS: Final = "weft.capture.library.numpy.calls"
 _MOST_NODES: Final = 2_000

@@ -34,7 +34,7 @@ from weft.shapes.fakes.operator_effects import OperatorNotes
 from weft.shapes.symnode import UndecidedValue, expr_of
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _R = TypeVar("_R")
 

@@ -22,7 +22,7 @@ from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import constant, evaluate
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def note_text_of_data(tx: Interpreter) -> None:

@@ -17,8 +17,7 @@ from weft.capture.core.constant import boolean
 from weft.shapes.symnode import SymNode
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 def is_ragged(size: Any) -> TypeGuard[torch.SymInt]:

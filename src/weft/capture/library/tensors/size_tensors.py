@@ -27,7 +27,7 @@ from weft.capture.library.tensors.known_data import can_run, known, steps_of
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 Whole = int | torch.SymInt
 Number = Whole | torch.SymBool

@@ -24,7 +24,7 @@ from weft.shapes.policy import DimensionRange
 from weft.shapes.symnode import expr_of
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 Size = int | torch.SymInt
 

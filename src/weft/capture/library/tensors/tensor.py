@@ -65,8 +65,7 @@ from weft.quoting import assignment
 from weft.shapes.fakes.wrappers import is_wrapper, parts
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 METADATA: Final = frozenset({
     "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta",

@@ -26,7 +26,7 @@ from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})  # uint8: a mask
 _BASIC = (SliceValue, SymbolicNumberValue, ConstantValue)

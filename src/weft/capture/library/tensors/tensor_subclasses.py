@@ -49,8 +49,7 @@ from weft.capture.library.tensors.tensor import (
 )
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 _UNSEEN: Final = frozenset({"as_subclass"})
 """Methods that `__torch_function__` does not see."""

@@ -32,7 +32,7 @@ from weft.shapes.fakes.wrappers import (
 )
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 def _wrap_wrapper(tx: Interpreter, obj: torch.Tensor, source: Source | None) -> SymbolicValue:

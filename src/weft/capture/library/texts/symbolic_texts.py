@@ -24,8 +24,7 @@ from weft.capture.library.containers.sequences import SizeValue, TupleValue
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 class TextPart(Protocol):

@@ -23,7 +23,7 @@ from weft.capture.library.texts import polyfills
 from weft.capture.library.texts.symbolic_texts import TextValue, WrittenPart, join_texts
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 METHOD_POLYFILLS[str, "format"] = polyfills.format_text
 METHOD_POLYFILLS[str, "join"] = polyfills.join

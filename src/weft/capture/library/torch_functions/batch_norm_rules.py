@@ -16,7 +16,7 @@ from weft.capture.library.functions.functions import inline, rule
 from weft.capture.library.torch_functions.batch_norm_polyfills import cumulative_forward
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 _FORWARD: Final = torch.nn.BatchNorm1d.forward  # of all batch norms

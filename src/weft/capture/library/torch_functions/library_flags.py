@@ -29,7 +29,7 @@ from weft.capture.library.tensors import context_polyfills
 from weft.compiling import recursion_limit
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @cache

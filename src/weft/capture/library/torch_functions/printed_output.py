@@ -22,7 +22,7 @@ from weft.capture.library.standard.library_polyfills import print_to
 from weft.capture.library.standard.remade import RemadeValue
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @rule(print)

@@ -24,8 +24,7 @@ from weft.capture.library.functions.functions import rule
 from weft.interrupts import surface
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final

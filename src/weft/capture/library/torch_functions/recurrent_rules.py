@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft import config
 from weft._torch import no_dispatch, pack_padded_sequence, pad_packed_sequence
 from weft.capture.core.base import Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import graph_break
@@ -23,11 +22,12 @@ from weft.capture.library.torch_functions import (
     packed_polyfills,
     recurrent_polyfills,
 )
+from weft.config import config
 from weft.runtime.cudnn_rnn import GRU, RNN_RELU, RNN_TANH
 from weft.shapes.symnode import certainly_equal
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 _LONGEST_UNROLLED: Final = 32
 """The most steps of a layer that are unrolled."""

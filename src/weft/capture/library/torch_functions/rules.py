@@ -63,7 +63,7 @@ from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, own
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 
 @rule(torch.compiler.is_exporting, is_tracing, is_tracing_in_c)

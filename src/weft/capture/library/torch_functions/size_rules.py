@@ -31,7 +31,7 @@ from weft.capture.library.torch_functions import size_polyfills
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
+    from weft.capture.core.protocols import Interpreter
 
 Applies = Callable[["Interpreter", Args, Kwargs], bool]
 Choices = list[tuple[Any, Applies]]

@@ -16,16 +16,25 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
 
 from weft.capture.core.base import SymbolicValue
+from weft.capture.core.data_checks import EarlyCheck, InputTest
 from weft.capture.core.source import Source
 from weft.capture.core.state import Step
-from weft.capture.library.numbers.data_numbers import EarlyCheck
-from weft.capture.library.tensors.input_tests import InputTest
+from weft.config import CompileOptions
 from weft.errors import SourceLine
+from weft.shapes.policy import DynamicPolicy
 from weft.stances import error_mode
 
 
 class ContinuationCompiler(Protocol):
     """What capture asks of the compiler that it works for (`compiler.FrameCompiler`)."""
+
+    options: CompileOptions
+
+    def policy(self, code: types.CodeType) -> DynamicPolicy:
+        """Which sizes of the code are symbolic, as earlier captures taught."""
+
+    def compiled(self, function: types.FunctionType) -> Any:
+        """The compiled form of a function; its first call captures it."""
 
     def own_code(self, code: types.CodeType) -> types.CodeType:
         """The code object that continuations are made from."""

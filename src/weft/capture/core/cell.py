@@ -15,8 +15,7 @@ from weft.capture.core.registry import wraps
 from weft.capture.core.source import Source
 
 if TYPE_CHECKING:
-    from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.core.protocols import Emitter, Interpreter
 
 
 @final
