@@ -284,8 +284,8 @@ class SymbolicInterpreter:
             value = wrapper_of(type(obj))(self, obj, source)
         if not value.is_constant and not isinstance(value, SymbolicNumberValue):
             self.outside.remember(obj, value)
-            namespace = getattr(value, "attributes", None)
-            if namespace.__class__ is DictValue:
+            namespace = value.own_attributes()
+            if namespace is not None:
                 self.outside.share_namespace(value, namespace)
         return value
 

@@ -75,6 +75,9 @@ class SymbolicValue:
     has_rules = False
     """Whether `method` also has rules for methods written in Python."""
 
+    weakly_held: bool | None = None
+    """Whether a weak reference to the object was made inside; None: the family does not say."""
+
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 
@@ -95,6 +98,22 @@ class SymbolicValue:
         """The existing Python object behind the value, or `MISSING` if there is none."""
         return self.original
 
+    def outside_object(self) -> Any:
+        """The object that was there before the frame, or `MISSING`; also of an unread one."""
+        return self.real()
+
+    def copied(self, tx: Interpreter) -> Any:
+        """An equal Python object made anew from what is known of this one, or `MISSING`."""
+        return MISSING
+
+    def own_attributes(self) -> Namespace | None:
+        """The object's `__dict__`, if the family keeps one."""
+        return None
+
+    def underlying(self) -> SymbolicValue:
+        """What C functions see: the container, number or text of an instance of a subclass."""
+        return self
+
     def dict_key(self, tx: Interpreter) -> Any:
         """A hashable object that compares as the real one does, to look it up in dictionaries."""
         raise graph_break("unknown-operation", f"hash of {self!r}")
@@ -103,6 +122,10 @@ class SymbolicValue:
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         """`self.name`."""
+        raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
+
+    def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
+        """What a descriptor of a C type, a slot of the object, gives."""
         raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
@@ -211,6 +234,9 @@ class Namespace(SymbolicValue):
     original: Any
     """The dictionary outside, or None."""
 
+    owner_type: type
+    """The type of the object whose `__dict__` it is; `dict` for any other dictionary."""
+
     def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         """The value under a Python key, or None; either is guarded."""
         raise NotImplementedError
@@ -261,6 +287,9 @@ class LazyValue(SymbolicValue):
     def __init__(self, source: Source, object: Any) -> None:
         super().__init__(source)
         self.object = object
+
+    def outside_object(self) -> Any:
+        return self.object
 
     def __repr__(self) -> str:
         return f"unread {self.source}"

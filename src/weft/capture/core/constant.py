@@ -286,12 +286,11 @@ def python_object(tx: Interpreter, value: SymbolicValue) -> Any:
     value = tx.force(value)
     if value.is_constant:
         return value.constant()
-    copier = getattr(value, "copied", None)
-    if copier is None or value in tx.copying or len(tx.copying) > NESTED:
+    if value in tx.copying or len(tx.copying) > NESTED:
         return MISSING
     tx.copying.append(value)
     try:
-        return copier(tx)
+        return value.copied(tx)
     finally:
         tx.copying.pop()
 
@@ -318,8 +317,8 @@ PLAIN: Final = (str, int, float, bytes, tuple)
 
 def plain_value(value: SymbolicValue) -> SymbolicValue | None:
     """The number, text or tuple that an instance of a subclass of these types is, else None."""
-    found = getattr(value, "contents", None)
-    return found if found is not None and issubclass(value.python_type(), PLAIN) else None
+    plain = value.underlying()
+    return plain if plain is not value and issubclass(value.python_type(), PLAIN) else None
 
 
 def constant(value: Any) -> ConstantValue:

@@ -73,12 +73,11 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     """
     if value is None:
         return False
-    weakly_held = getattr(value, "weakly_held", None)
-    if weakly_held or (weakly_held is not None and any(one is value for one in used)):
+    if value.weakly_held or (value.weakly_held is not None and any(one is value for one in used)):
         return True
     if value.source is None:
         return issubclass(value.python_type(), _LEAVING)
-    obj = outside_object(value)
+    obj = value.outside_object()
     if issubclass(type(obj), _LEAVING):
         return True
     if issubclass(type(obj), (int, float, str)) and type(obj).__weakrefoffset__ and any(
@@ -89,12 +88,6 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     function = issubclass(type(obj), types.FunctionType)
     return (function or not issubclass(type(obj), _LONG_LIVED)) and any(
         type(reference) is not Reference for reference in weakref.getweakrefs(obj))
-
-
-def outside_object(value: SymbolicValue) -> Any:
-    """The real object of a value from outside the frame, also of a `LazyValue`."""
-    found = getattr(value, "object", None)
-    return value.real() if found is None else found
 
 
 def is_watched(obj: Any) -> bool:
@@ -131,7 +124,7 @@ def is_watched_result(tx: Interpreter, value: SymbolicValue) -> bool:
     if tx.root is None or place is None or place.base or place.accessor[0] != "local":
         return False
     return tx.root.code.co_varnames[place.accessor[1]].startswith(".stack") and is_watched(
-        outside_object(value))
+        value.outside_object())
 
 
 def check_kept(obj: Any) -> None:
@@ -152,7 +145,7 @@ def check_left(tx: Interpreter, frame: Frame) -> None:
     if frame.caller is None:
         return
     weak = [held for held in frame.locals.values()
-            if held.source is None and getattr(held, "weakly_held", False)]
+            if held.source is None and held.weakly_held]
     if not all(_is_held_from(tx, frame.caller, held) for held in weak):
         raise graph_break("watched-object", "an exception leaves what is referred to weakly")
 

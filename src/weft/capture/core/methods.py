@@ -93,7 +93,7 @@ class ContainerMethods(MethodTable):
         if by_mapping and reflected and other.python_type() is dict:
             return other.binary(tx, op, target, False)  # type: ignore[no-any-return]
         if accepts and op not in IN_PLACE and not by_mapping:  # C reads the items
-            other = getattr(other, "contents", None) or other
+            other = other.underlying()
         result: SymbolicValue | None = self.binary(tx, op, other, reflected)
         if result is not None:
             return target if result is self else result

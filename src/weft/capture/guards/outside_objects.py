@@ -109,7 +109,7 @@ def _confusable(value: SymbolicValue) -> Any:
     """
     assert value.source is not None
     if value.source.accessor[0] == "instance_dict":
-        return getattr(value, "owner_type", dict)
+        return value.owner_type if isinstance(value, Namespace) else dict
     return value.python_type()
 
 

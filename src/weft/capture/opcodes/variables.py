@@ -14,7 +14,7 @@ from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.cell import CellValue
 from weft.capture.core.constant import ConstantValue, constant, evaluate
 from weft.capture.core.frame import Frame, Instruction, opcode
-from weft.capture.core.lifetimes import is_watched, outside_object
+from weft.capture.core.lifetimes import is_watched
 from weft.capture.library.exceptions.exceptions import read_attribute
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ def _let_go(frame: Frame, name: str) -> list[Any]:
     if value is None or value.source is None or not is_continuation(frame.code):
         return []
     others = [held for other, held in frame.locals.items() if other != name]
-    if is_watched(outside_object(value)) and not any(
+    if is_watched(value.outside_object()) and not any(
             held is value for held in (*others, *frame.stack)):
         raise graph_break("watched-object", f"{value!r} is let go, which {name} was")
-    return [outside_object(value)]
+    return [value.outside_object()]
 
 
 @opcode("LOAD_FAST_AND_CLEAR")

@@ -245,10 +245,7 @@ def _bind_cached(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, at
 def _bind_slot(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                ) -> SymbolicValue:
     check_slot(tx, cls, name, attribute)
-    slot = getattr(owner, "slot_attribute", None)
-    if slot is None:
-        raise graph_break("unknown-operation", f"attribute {name!r} of {owner!r}")
-    return slot(tx, name)  # type: ignore[no-any-return]
+    return owner.slot_attribute(tx, name)
 
 
 def check_slot(tx: Interpreter, cls: type, name: str, slot: Any) -> None:

@@ -68,7 +68,7 @@ class DescriptorValue(SymbolicValue):
 
 
 def _is_abstract(tx: Interpreter, part: SymbolicValue) -> bool:
-    described = getattr(part, "attributes", None)
+    described = part.own_attributes()
     found = described.lookup(tx, "__isabstractmethod__") if described is not None else None
     return found is not None and found.truth(tx)
 

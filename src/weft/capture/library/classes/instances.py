@@ -115,7 +115,12 @@ class ObjectValue(SymbolicValue):
         self.slots_written: dict[str, None] = {}
         self.contents: SymbolicValue | None = None
         self.weakly_held = False
-        """Whether the program made a weak reference to it, which must not die early."""
+
+    def own_attributes(self) -> DictValue:
+        return self.attributes
+
+    def underlying(self) -> SymbolicValue:
+        return self if self.contents is None else self.contents
 
     def _make_dict(self) -> DictValue:
         namespace = instance_dict(self.original) if self.source is not None else None
@@ -547,7 +552,7 @@ class ObjectValue(SymbolicValue):
         assert self.contents is not None
         in_place = name.startswith("__i")
         if isinstance(self.contents, SetValue) or not in_place:
-            other = getattr(other, "contents", None) or other
+            other = other.underlying()
         operator = op if in_place else plain_operator(op)
         result: Any = self.contents.binary(tx, operator, other, reflected)
         return self if result is self.contents else result

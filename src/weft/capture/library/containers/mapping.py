@@ -362,7 +362,7 @@ class DictValue(ContainerMethods, Namespace):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         given = other
         if not isinstance(other, DictValue):  # an instance of a subclass that defers to this one
-            other = getattr(other, "contents", None) or other
+            other = other.underlying()
         if op == "ior" and not reflected and (isinstance(other, DictValue)
                                               or other.is_constant
                                               or hasattr(other.python_type(), "__iter__")):
@@ -388,7 +388,7 @@ class DictValue(ContainerMethods, Namespace):
 
     def update_from(self, tx: Interpreter, other: SymbolicValue) -> None:
         """`self.update(other)` for a mapping or an iterable of pairs."""
-        contents = other if _has_own_iter(other) else getattr(other, "contents", other)
+        contents = other if _has_own_iter(other) else other.underlying()
         if isinstance(contents, DictValue):
             pairs = contents.pairs(tx)
             for key, value in pairs:
@@ -687,6 +687,9 @@ class ProxyValue(MethodTable):
         self.original = original
         self.contents = contents
 
+    def underlying(self) -> SymbolicValue:
+        return self.contents
+
     def truth(self, tx: Interpreter) -> bool:
         return self.contents.truth(tx)
 
@@ -715,7 +718,7 @@ class ProxyValue(MethodTable):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "ior" and not reflected:
             raise tx.error(TypeError, "'|=' is not supported by mappingproxy; use '|' instead")
-        return self.contents.binary(tx, op, getattr(other, "contents", other), reflected)
+        return self.contents.binary(tx, op, other.underlying(), reflected)
 
     def rebuild(self, emit: Emitter) -> str:
         kind = emit.constant(types.MappingProxyType)

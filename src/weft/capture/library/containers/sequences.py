@@ -27,7 +27,7 @@ from weft.capture.core.constant import (
     plain_value,
     python_object,
 )
-from weft.capture.core.lifetimes import check_kept, outside_object
+from weft.capture.core.lifetimes import check_kept
 from weft.capture.core.methods import ContainerMethods, MethodTable
 from weft.capture.core.operator_names import COMPARISONS
 from weft.capture.core.registry import wraps
@@ -331,7 +331,7 @@ class ListValue(GrowingValue):
         lost = evaluate(tx, lambda: self.items[where])  # a slice's step may be 0
         for item in lost if isinstance(where, slice) else [lost]:
             if item.source is not None:
-                check_kept(outside_object(item))
+                check_kept(item.outside_object())
 
     def replay(self, emit: Emitter) -> None:
         target, kind = emit.value(self), emit.constant(list)  # not an override

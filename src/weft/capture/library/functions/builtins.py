@@ -167,8 +167,8 @@ class BuiltinValue(SymbolicValue):
         result = operator_of_base(tx, owner, name, args)
         if result is not None:
             return result
-        contents = getattr(target, "contents", None)
-        if contents is not None and owner is not object and issubclass(
+        contents = target.underlying()
+        if contents is not target and owner is not object and issubclass(
                 contents.python_type(), owner):
             python = method_of_subclass(tx, owner, name, target.python_type())
             if python is not None:
@@ -178,7 +178,7 @@ class BuiltinValue(SymbolicValue):
             if name in OPERATOR_METHODS and len(args) == 2 and isinstance(
                     contents, ContainerMethods):
                 return contents.operator(tx, name, args[1], target)
-            return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
+            return contents.method(tx, name, args[1:], kwargs)
         if isinstance(target, ConstantValue) and type(target.value) is not owner:
             return self._on_constants(tx, args, kwargs)
         if isinstance(target, _WITH_METHODS) or hasattr(target, f"m_{name}"):

@@ -140,7 +140,9 @@ class FunctionValue(SymbolicValue):
         self.described: dict[str, SymbolicValue] = {}
         """Attributes of `_DESCRIPTION` that were set."""
         self.weakly_held = False
-        """Whether the program made a weak reference to it, which must not die early."""
+
+    def own_attributes(self) -> DictValue | None:
+        return self.attributes
 
     def dict_key(self, tx: Interpreter) -> Any:
         return self if self.original is MISSING else tx.identities.key(self, self.original)
@@ -493,6 +495,9 @@ class PartialValue(SymbolicValue):
         self.keywords = keywords
         self.original = original
         self.attributes = DictValue()
+
+    def own_attributes(self) -> DictValue:
+        return self.attributes
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         if self.original is not MISSING or name in ("func", "args", "keywords"):

@@ -114,7 +114,7 @@ def _fix(value: SymbolicValue) -> SymbolicValue:
 def _compare_contents(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue) -> Any:
     """Compare a container with an instance of a subclass whose own method deferred to the
     container's."""
-    pair = [getattr(value, "contents", None) or value for value in (left, right)]
+    pair = [value.underlying() for value in (left, right)]
     if pair[0] is left and pair[1] is right:
         return None
     if all(isinstance(value.python_type().__eq__, types.FunctionType) for value in (left, right)):

@@ -467,7 +467,7 @@ def _real_callable(tx: Interpreter, value: SymbolicValue) -> Any:
         return MISSING if MISSING in (owner, function) else types.MethodType(function, owner)
     if isinstance(value, ClassValue) and not tx.classes.made.keys().isdisjoint(value.cls.__mro__):
         return MISSING
-    if tx.effects.changed(getattr(value, "attributes", None)):
+    if tx.effects.changed(value.own_attributes()):
         return MISSING
     return value.real()
 

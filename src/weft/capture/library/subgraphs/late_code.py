@@ -65,14 +65,15 @@ def check_unchanged(tx: Interpreter) -> None:
 
 def _is_changed(tx: Interpreter, read: Iterable[Source]) -> bool:
     found = with_items(read)
-    return any(source in found for value in tx.effects.touched() for source in _written(value))
+    return any(source in found for value in tx.effects.touched()
+               if isinstance(value, SymbolicValue) for source in _written(value))
 
 
-def _written(value: Any) -> list[Source]:
+def _written(value: SymbolicValue) -> list[Source]:
     """The places that the program has written to, of an outside object that it changed."""
     places: list[Source] = []
-    for part in (value, getattr(value, "attributes", None)):
-        source: Source | None = getattr(part, "source", None)
+    for part in (value, value.own_attributes()):
+        source = part.source if part is not None else None
         if source is None:
             continue
         if isinstance(part, DictValue):
