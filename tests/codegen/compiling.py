@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ from weft._torch import tree_flatten
 from weft.aot.pipeline import compile_aot
 from weft.codegen import Artifact, compile_graph, targets
 from weft.codegen.lowering import LOWERINGS
+from weft.shapes.graph_facts import graph_facts, note_graph
 
 
 def captured(function: Callable[..., Any], n_inputs: int) -> GraphModule:
@@ -36,7 +38,7 @@ def compiled(
 
     def compiler(gm: GraphModule) -> Artifact:
         if written:
-            gm.meta["written"] = written
+            note_graph(gm, replace(graph_facts(gm), written=written))
         artifacts.append(compile_graph(gm))
         return artifacts[-1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from weft.codegen import Artifact, compile_graph
 from weft.codegen.lowering import LOWERINGS
 from weft.shapes.context import ShapeContext
 from weft.shapes.fakes.fake import FakeContext
+from weft.shapes.graph_facts import captured_facts, note
 
 
 def compiled_dynamic(
@@ -56,4 +58,4 @@ def _note_dispatcher(
     """Say in the graph, as capture does, whether the call needs PyTorch's Python dispatcher."""
     if fakes.mode.run(function, inputs, {})[1]:
         call = next(node for node in gm.graph.nodes if node.op == "call_function")
-        call.meta["python_dispatcher"] = True
+        note(call, replace(captured_facts(call), by_python=True))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, final
 
@@ -27,6 +27,7 @@ from weft._torch import HigherOrderOperator, cond_operator, is_functorch_wrapped
 from weft.aot.global_state import Boxed, preserve_modes
 from weft.aot.symbols import input_symbols, names_in, symbolic_leaves
 from weft.aot.views import Unsupported
+from weft.shapes.graph_facts import GraphFacts, graph_facts, note_graph
 
 CompilePart = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 """(graph, example inputs) -> callable on these inputs."""
@@ -193,7 +194,8 @@ def _part(
         env[node] = graph.node_copy(node, env.__getitem__)
     graph.output(tuple(env[n] for n in outputs))
     part = GraphModule(gm, graph)
-    part.meta["is_stage"] = True  # each would save its own copy of an image in another layout
+    # (Each would save its own copy of an image in another layout.)
+    note_graph(part, GraphFacts(is_stage=True))
     return part
 
 
@@ -209,7 +211,8 @@ def _branch(
     examples.update((user, user.meta["example_value"]) for user in items)
     parts = [_side(gm, side, operands) for side in sides]
     for part in parts:
-        part.meta["reaches_all"] = True  # operands of the branch that is not taken get zeros
+        # Operands of the branch that is not taken get zeros.
+        note_graph(part, replace(graph_facts(part), reaches_all=True))
     runs = [compile_part(part, given) for part in parts]
     choice = _Choice(runs[0], runs[1], list(items.values()))
     if isinstance(predicate, Node):

@@ -2,9 +2,9 @@
 
 Place in the pipeline: around all of `compile_aot`. While a graph is traced and its passes run,
 operators like `nonzero` may introduce unbacked symbols; their node says where running code finds
-the values (`meta["binds"]`). What had to be assumed about them (equal sizes, indices that count
-from the front) is checked when the graph runs (`meta["asserts"]` of the graph); if a check fails,
-the captured graph runs instead::
+the values (`AtenFacts.binds`). What had to be assumed about them (equal sizes, indices that count
+from the front) is checked when the graph runs (`GraphFacts.asserts`); if a check fails, the
+captured graph runs instead::
 
     nonzero: i64[u0, 2] = aten.nonzero.default(x)        # binds u0 = nonzero.size(0)
     item: u1 = aten._local_scalar_dense.default(n)       # binds u1
@@ -24,13 +24,14 @@ from weft.aot.evaluate import Evaluator
 from weft.shapes.asserts import binds
 from weft.shapes.context import ShapeContext
 from weft.shapes.fakes.data_dependent import is_mask
+from weft.shapes.graph_facts import graph_facts
 from weft.shapes.symnode import extents
 
 
 @contextmanager
 def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[ShapeContext]:
     """Set the context that makes symbols for data-dependent values while a graph is compiled."""
-    context = gm.meta.get("shapes") or _context_of(gm, example_inputs) or ShapeContext()
+    context = graph_facts(gm).shapes or _context_of(gm, example_inputs) or ShapeContext()
     mode, data = Evaluator.current().mode, context.data
     before = mode.symbols, context.asserts, data.fakes_are_tensors, data.may_expect
     mode.symbols, context.asserts = context, []

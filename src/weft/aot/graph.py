@@ -9,7 +9,7 @@ An `AtenGraph` is a `torch.fx.GraphModule` whose graph holds
 - one output: a flat tuple of nodes, constants and symbolic integers.
 
 Every node has `meta["val"]` (fake tensors with eager's metadata), `meta["stack"]` (source lines)
-and `meta["phase"]` ("forward" or "backward").
+and facts (`shapes/graph_facts.py`): the phase, and what passes must keep.
 """
 
 from __future__ import annotations

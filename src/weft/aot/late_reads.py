@@ -1,33 +1,24 @@
 """What the user's functions and hooks in a captured graph read, when they run in the backward.
 
 Place in the pipeline: capture says it, by the attribute `late_reads` of a node's function, or for
-an operator in the node's `meta` (contract 3). Their code is traced when the graph is compiled. If a
+an operator in the node's facts (contract 3). Their code is traced when the graph is compiled. If a
 variable that a backward reads has changed when it runs, the captured graph runs instead, by
 autograd, and so does their own code.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
-from typing import Protocol
+from contextlib import ExitStack
 
 from torch.fx import GraphModule
 
-
-class LateReads(Protocol):
-    """What one function's code reads."""
-
-    def hold(self) -> bool:
-        """Whether its backward reads now what it read when the graph was captured."""
-
-    def as_in_forward(self) -> AbstractContextManager[None]:
-        """Inside, its forward reads what it read then."""
+from weft.shapes.graph_facts import LateReads, captured_facts
 
 
 def late_reads_of(gm: GraphModule) -> tuple[LateReads, ...]:
     """Those of all functions in the graph."""
     graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
-    found = (n.meta.get("late_reads", getattr(n.target, "late_reads", None))
+    found = (captured_facts(n).late_reads or getattr(n.target, "late_reads", None)
              for graph in graphs for n in graph.nodes)
     return tuple(dict.fromkeys(reads for reads in found if reads is not None))
 

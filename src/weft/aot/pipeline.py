@@ -41,6 +41,7 @@ from weft.errors import InternalError
 from weft.passes import framework
 from weft.runtime.restoring import run_captured, run_instead
 from weft.shapes.context import ShapeContext
+from weft.shapes.graph_facts import graph_facts
 from weft.shapes.symnode import UndecidedValue
 
 
@@ -99,7 +100,7 @@ def _compile_traced(
         # (ZeroDivisionError: the mean of no elements.)
         if _may_be_captured_otherwise(gm):
             raise
-        if "is_on_parts" in gm.meta:  # as it is, it would change the joined wrappers only
+        if graph_facts(gm).is_on_parts:  # as it is, it would change the joined wrappers only
             raise Unsupported(str(reason)) from reason
         return _uncompiled(gm, str(reason))
     aten_gm = optimize(traced.graph, lowered)
@@ -121,7 +122,8 @@ def _verify_checks(tracer: Tracer, traced: Traced, symbols: ShapeContext) -> Non
 
 def _may_be_captured_otherwise(gm: GraphModule) -> bool:
     """Whether capture tries again, without values that depend on data."""
-    return "shapes" in gm.meta and gm.meta["shapes"].data_dependent
+    shapes = graph_facts(gm).shapes
+    return shapes is not None and shapes.data_dependent
 
 
 def _writable(traced: Traced) -> list[int]:

@@ -9,6 +9,7 @@ Place in the pipeline: `pipeline.py` (inference) and `training/compile.py` share
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from weft.config import config
 from weft.diagnostics import events
 from weft.passes import framework, standard  # noqa: F401  (registers the built-in passes)
 from weft.passes.eliminate_dead_code import eliminate_dead_code, keep_errors
+from weft.shapes.graph_facts import graph_facts, note_graph
 from weft.shapes.graph_nodes import add_node
 from weft.shapes.guard import ShapeGuard
 
@@ -56,12 +58,12 @@ def finish(
 
     `asserts`: the conditions on data that the graph checks (a backward has none: its forward has
     checked them). `written`: the inputs whose new values are the first outputs. The compiler finds
-    them in `gm.meta["written"]` as (output, input) pairs: it may write such an output into the
+    them in the graph's facts as (output, input) pairs: it may write such an output into the
     input's own memory, after the input's last use, and return the input itself.
     """
     protect_outputs(gm.graph)
-    gm.meta["written"] = tuple(enumerate(written))
-    gm.meta["asserts"] = tuple(asserts)
+    pairs = tuple(enumerate(written))
+    note_graph(gm, replace(graph_facts(gm), written=pairs, asserts=tuple(asserts)))
     if config.strict:
         aten_graph.verify(gm)
     events.record("aot", gm=gm)

@@ -25,6 +25,7 @@ from weft.runtime.data_checks import assume
 from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS, laid_out
 from weft.shapes.asserts import Asserts, binds
+from weft.shapes.graph_facts import graph_facts
 from weft.shapes.symnode import hint
 
 _LIKE_A_SYMBOL = re.compile(r"[a-z]\d+")
@@ -48,7 +49,7 @@ class _Writer:
         self.scope: dict[str, Any] = {
             "inf": float("inf"), "nan": float("nan"), "math": math, "assume": assume,
         }
-        self.asserts = gm.meta.get("asserts", ())
+        self.asserts = graph_facts(gm).asserts
         self.local = _local_names(self.nodes, {"inputs", *self.scope})
         self.names: dict[int, str] = {}
         self.dies_at = _last_uses(self.nodes)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -25,6 +26,7 @@ from weft.aot.training.joint import run_backward
 from weft.aot.views import Unsupported
 from weft.aot.wrapper_gradients import Plan, Unwrapped, Wrapped, carries, in_form
 from weft.shapes.fakes.wrappers import Form, detached, is_wrapper, leaves, parts, rebuilt
+from weft.shapes.graph_facts import CapturedFacts, graph_facts, note, note_graph
 
 Call = Callable[..., Any]
 Plans = Mapping[int, Plan]
@@ -188,7 +190,7 @@ def unwrapped_graph(gm: GraphModule, plans: Plans) -> GraphModule:
     graph.output(tuple(piece for result in _results(gm) for piece in _pieces(
         graph, env.get(result, result), result)))
     made = _module(gm, graph)
-    made.meta["is_on_parts"] = True
+    note_graph(made, replace(graph_facts(made), is_on_parts=True))
     return made
 
 
@@ -235,7 +237,7 @@ def _inputs(graph: Graph, name: str, values: list[torch.Tensor], plan: Plan | No
         node = graph.placeholder(f"{name}_{i}")
         node.meta["example_value"] = leaf
         if i >= len(values):
-            node.meta["carrier"] = True
+            note(node, CapturedFacts(is_carrier=True))
         nodes.append(node)
     return nodes
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from weft.config import check_options, config
 from weft.diagnostics import checks
 from weft.errors import BadValue
 from weft.runtime.cuda_graphs import CudaGraphs
+from weft.shapes.graph_facts import graph_facts, note_graph
 from weft.shapes.symnode import extents
 
 
@@ -42,16 +44,21 @@ def inductor(
 def _compiler(gm: AtenGraph) -> Boxed:
     device = _capturable_device(gm) if config.cudagraphs else None
     if device is not None:
-        gm.meta.pop("stages", None)  # a recording cannot pause between stages
+        _return_at_once(gm)  # a recording cannot pause between stages
     artifact: Boxed
     if checks.wanted("aot"):
-        gm.meta.pop("stages", None)
+        _return_at_once(gm)
         examples = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")]
         artifact = checks.checked("aot", lambda: compile_graph(gm), partial(with_plain_sizes, gm),
                                   lambda: [checks.like(value) for value in examples], compile_fx)
     else:
         artifact = compile_graph(gm)
     return artifact if device is None else CudaGraphs(artifact, device, _changing_inputs(gm))
+
+
+def _return_at_once(gm: AtenGraph) -> None:
+    """Let the graph return all outputs together."""
+    note_graph(gm, replace(graph_facts(gm), stages=()))
 
 
 def _capturable_device(gm: AtenGraph) -> torch.device | None:

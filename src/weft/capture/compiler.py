@@ -65,6 +65,7 @@ from weft.dims import Declarations
 from weft.errors import BackendError, GraphBreakError, InternalError, RecompileError, UserError
 from weft.interrupts import surface
 from weft.runtime.restoring import restored_on_error
+from weft.shapes.graph_facts import GraphFacts, note_graph
 from weft.shapes.policy import DynamicPolicy
 from weft.stances import REFUSING, WAITING, current_stance
 from weft.torch_marks import disabled_text, is_disabled, is_disabled_deeply, unmarked
@@ -404,13 +405,12 @@ class FrameCompiler:
             return None, []
         events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
                       guards=len(tx.guards))
-        if tx.shapes.unbacked_symbols.exist:
-            module.meta["shapes"] = tx.shapes
         writes = writes_of(module.graph)
-        if not writes.can_undo:
-            module.meta["irreversible"] = True
-        elif writes.early:
-            module.meta["restored"] = writes.early
+        note_graph(module, GraphFacts(
+            shapes=tx.shapes if tx.shapes.unbacked_symbols.exist else None,
+            is_irreversible=not writes.can_undo,
+            restored=writes.early if writes.can_undo else (),
+        ))
         examples = [item.example for item in inputs]
         if tx.early_ends.all_in_inference:
             with inference_mode():

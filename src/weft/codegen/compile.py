@@ -40,7 +40,7 @@ class Artifact:
 
     `source` is the call sequence, `kernels` the loop IR, `decisions` the scheduler's log.
     in_stages: the call returns an iterator of (number, output) pairs for each stage of
-    `graph.meta["stages"]` instead.
+    the graph (`GraphFacts.stages`) instead.
     """
 
     call: Callable[[list[Any]], list[Any]]

@@ -11,11 +11,13 @@ data-dependent sizes, and operators of the program that may raise because of the
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 
 from torch.fx import GraphModule, Node
 
 from weft._torch import OpOverload, runs_as_written
 from weft.shapes.fakes.data_errors import may_raise, reads_values
+from weft.shapes.graph_facts import aten_facts, note
 
 
 def eliminate_dead_code(gm: GraphModule) -> bool:
@@ -38,14 +40,15 @@ def keep_errors(gm: GraphModule) -> None:
         if node in read or node.op == "output" or not is_removable(node):
             if reads_values(node):
                 read.update(node.all_input_nodes)
-        elif node.meta.get("phase") == "forward" and may_raise(node):
-            node.meta["must_run"] = True
+        elif aten_facts(node).phase == "forward" and may_raise(node):
+            note(node, replace(aten_facts(node), must_run=True))
             read.update(node.all_input_nodes)
 
 
 def is_removable(node: Node) -> bool:
     """Whether a node has no effect besides its result."""
-    if node.op != "call_function" or "binds" in node.meta or "must_run" in node.meta:
+    facts = aten_facts(node)
+    if node.op != "call_function" or facts.binds or facts.must_run:
         return False
     target = node.target
     if target is operator.getitem:

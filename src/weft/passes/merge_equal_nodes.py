@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 
 from weft._torch import OpOverload, runs_as_written
 from weft.passes.node_key import exact_key
+from weft.shapes.graph_facts import aten_facts
 
 aten = torch.ops.aten
 _UNINITIALISED: Final = frozenset(
@@ -32,7 +33,7 @@ def merge_equal_nodes(gm: GraphModule) -> bool:
     for node in list(gm.graph.nodes):
         if node.op != "call_function" or not _mergeable(node):
             continue
-        key = (node.target, "runs_again" in node.meta, _reads_late(node), exact_key(node.args),
+        key = (node.target, aten_facts(node).runs_again, _reads_late(node), exact_key(node.args),
                exact_key(tuple(node.kwargs.items())))
         first = seen.setdefault(key, node)
         if first is not node:
@@ -44,7 +45,7 @@ def merge_equal_nodes(gm: GraphModule) -> bool:
 
 def _reads_late(node: Node) -> bool:
     """Whether it computes something of the graph's inputs, as they are in the backward."""
-    if node.meta.get("phase") != "backward" or _is_view(node):
+    if aten_facts(node).phase != "backward" or _is_view(node):
         return False
     return any(_viewed(a).op == "placeholder" for a in node.all_input_nodes)
 
@@ -63,7 +64,7 @@ def _is_view(node: Node) -> bool:
 
 def _mergeable(node: Node) -> bool:
     target = node.target
-    if "binds" in node.meta:
+    if aten_facts(node).binds:
         return False  # each has symbols of its own
     if target is operator.getitem:
         return True

@@ -24,6 +24,7 @@ from weft.registrar import registrar
 from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.fakes.shape_rules import Unusual
 from weft.shapes.fakes.view_rules import viewed_strides
+from weft.shapes.graph_facts import aten_facts
 from weft.shapes.symnode import certainly_equal, expr_of
 
 aten = torch.ops.aten
@@ -110,7 +111,7 @@ def _is_constant(value: Any, wanted: int) -> bool:
 )
 def _unchanged(node: Node) -> Node | None:
     """In a functional graph, copies and views of the whole tensor are not needed."""
-    return None if "copies_input" in node.meta else _source(node)
+    return None if aten_facts(node).copies_input else _source(node)
 
 
 @_rule(aten.cat.default)

@@ -2,8 +2,8 @@
 
 Place in the pipeline: a captured graph may check conditions on data, or run an operator that
 refuses some, after it has updated running statistics or parameters. Then the frame runs eagerly
-from its start, and must find its tensors as they were. Capture says in `gm.meta["restored"]` which
-inputs are written by then; whoever runs the captured graph itself restores them::
+from its start, and must find its tensors as they were. Capture says which inputs are
+written by then (`GraphFacts.restored`); whoever runs the captured graph itself restores them::
 
     run = restoring(gm.forward, [1, 2])
     run(x, mean, count)            # raises: mean and count are what they were
@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 
 from weft._torch import set_versions
 from weft.runtime.data_checks import CheckFailed
+from weft.shapes.graph_facts import graph_facts
 
 
 def run_captured(gm: GraphModule) -> Callable[..., Any]:
@@ -30,7 +31,7 @@ def run_captured(gm: GraphModule) -> Callable[..., Any]:
 
 def run_instead(gm: GraphModule) -> Callable[..., Any]:
     """What runs instead of the compiled graph for inputs that this one does not fit."""
-    return _refuse if "irreversible" in gm.meta else run_captured(gm)
+    return _refuse if graph_facts(gm).is_irreversible else run_captured(gm)
 
 
 def _refuse(*inputs: Any) -> Any:
@@ -39,8 +40,8 @@ def _refuse(*inputs: Any) -> Any:
 
 def restored_on_error(call: Callable[..., Any], gm: GraphModule) -> Callable[..., Any]:
     """A backend's callable for the graph; it restores what the graph writes if it raises."""
-    written = gm.meta.get("restored")
-    if written is None or getattr(call, "restores", False):
+    written = graph_facts(gm).restored
+    if not written or getattr(call, "restores", False):
         return call
     return restoring(call, written)
 

@@ -1,10 +1,10 @@
 """Conditions on data-dependent symbols that running code checks, and the nodes that bind symbols.
 
-Place in the pipeline: ATen graphs carry both (`node.meta["binds"]`, `graph.meta["asserts"]`). A
+Place in the pipeline: ATen graphs carry both (`shapes/graph_facts.py`). A
 writer of call sequences binds a symbol right behind its operator, and checks each condition as soon
 as all its symbols are bound::
 
-    asserts = Asserts(gm.meta["asserts"], known=["s0"])
+    asserts = Asserts(graph_facts(gm).asserts, known=["s0"])
     u0 = nonzero.size(0)                # the writer's line for binds(node)
     assume(u0 == s0, 'u0 == s0')        # list(asserts.bound(["u0"]))
     asserts.finish()                    # all of them have a line
@@ -22,14 +22,14 @@ from torch.fx import Node
 
 from weft.errors import InternalError
 from weft.shapes.algebra.floats import symbol_name
+from weft.shapes.graph_facts import aten_facts
 from weft.shapes.guard import AnyCondition, ShapeGuard, python_text, symbols_of
 from weft.shapes.unbacked import Binding
 
 
 def binds(node: Node) -> tuple[Binding, ...]:
     """The symbols that a node's result binds."""
-    found: tuple[Binding, ...] = node.meta.get("binds", ())
-    return found
+    return aten_facts(node).binds
 
 
 @final

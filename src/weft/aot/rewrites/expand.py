@@ -28,6 +28,7 @@ from weft.aot.tracing.record import Recorder
 from weft.aot.views import Unsupported, restride
 from weft.passes.node_key import exact_key
 from weft.shapes.fakes.without_sympy import without_sympy
+from weft.shapes.graph_facts import aten_facts
 from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 
@@ -77,7 +78,7 @@ class _Expander:
     def visit(self, node: Node) -> None:
         """Replace one node, if it should be replaced."""
         op: OpOverload = node.target  # type: ignore[assignment]
-        if "binds" in node.meta or (self.lowered(op) and op not in OURS):
+        if aten_facts(node).binds or (self.lowered(op) and op not in OURS):
             return  # a decomposition of ours takes the calls that it is better for
         decomposition = find(op)
         if decomposition is None:

@@ -37,6 +37,7 @@ from weft.runtime.image_speed import (
     product_is_faster,
 )
 from weft.shapes.algebra.layout import channels_last
+from weft.shapes.graph_facts import AtenFacts, aten_facts, marked
 from weft.shapes.graph_nodes import add_node
 
 aten = torch.ops.aten
@@ -159,10 +160,6 @@ def _products(node: Node) -> int:
 _MOST_COPIED: Final = 4
 """Inner results have at most that part of the bytes of the convolutions' results: both layouts of
 them are in memory until the backward."""
-
-_INHERITED: Final[tuple[str, ...]] = ("stack", "phase", "runs_again")
-"""What is said of a node that holds for its image in another layout."""
-
 
 @final
 class _Layout:
@@ -370,8 +367,10 @@ class _Layout:
         value = self.evaluator.run(op, args, kwargs).value
         node = next(a for a in args if isinstance(a, Node))
         alone = self.trained and op is aten.clone.default
-        inherited = {key: node.meta[key] for key in _INHERITED if key in node.meta}
-        return add_node(self.graph, op, args, kwargs, {**inherited, "val": value, "alone": alone})
+        facts = aten_facts(node)
+        of_image = AtenFacts(facts.phase, runs_again=facts.runs_again, alone=alone)
+        meta = {"stack": node.meta.get("stack", ()), "val": value, **marked(of_image)}
+        return add_node(self.graph, op, args, kwargs, meta)
 
 
 def _is_on_gpu(node: Any) -> bool:

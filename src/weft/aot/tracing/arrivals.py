@@ -15,6 +15,7 @@ backward has, and `backwards.py` removes the marks::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ import torch
 from torch.fx import Graph, Node
 
 from weft.shapes.fakes.wrappers import leaves, rebuilt
+from weft.shapes.graph_facts import aten_facts, note
 
 _LIBRARY: Final = torch.library.Library("weft", "FRAGMENT")
 _LIBRARY.define("reached(Tensor value, Tensor[] gradients, bool zeros) -> Tensor")
@@ -71,7 +73,7 @@ def remove_marks(graph: Graph) -> bool:
     with a gradient."""
     lost = False
     for node in graph.find_nodes(op="call_function", target=reached):
-        lost = lost or "lost" in node.meta
+        lost = lost or aten_facts(node).gets_none
         node.replace_all_uses_with(node.args[0])
         graph.erase_node(node)
     return lost
@@ -95,6 +97,6 @@ def narrow(node: Node, absent: Iterable[Node], zeros: Callable[[Node], Node]) ->
     if value in absent:
         value = zeros(node)
         if not gets_zeros:
-            node.meta["lost"] = True
+            note(node, replace(aten_facts(node), gets_none=True))
     node.args = (value, here, gets_zeros)
     return False

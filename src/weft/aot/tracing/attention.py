@@ -28,6 +28,7 @@ from torch.nn.attention import SDPBackend
 
 from weft._torch import DispatchMode, OpOverload, fused_attention_choice, no_modes
 from weft.config import config
+from weft.shapes.graph_facts import captured_facts
 
 aten = torch.ops.aten
 
@@ -189,7 +190,7 @@ def _are_written(nodes: Iterable[Node]) -> bool:
     seen, memory = set(waiting), {_memory(node) for node in waiting} - {None}
     while waiting:
         for user in waiting.pop().users:
-            if user.meta.get("effect") or str(user.target).endswith("_"):
+            if captured_facts(user).has_effect or str(user.target).endswith("_"):
                 return True
             if user not in seen and _memory(user) in memory:  # a view
                 seen.add(user)

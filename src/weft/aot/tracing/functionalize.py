@@ -14,7 +14,8 @@ on the base's current node; writing to an alias undoes them::
 from __future__ import annotations
 
 import operator
-from typing import Any, final
+from dataclasses import replace
+from typing import Any, Final, final
 
 import torch
 from torch.fx import Graph, Node
@@ -25,10 +26,13 @@ from weft.aot.global_state import default_dtype
 from weft.aot.operators import draws_numbers
 from weft.aot.tracing.recomputed_random import bernoulli_again, generator_state, saves_memory
 from weft.aot.views import Unsupported, ViewStep, restride
+from weft.shapes.graph_facts import BACKWARD, FORWARD, AtenFacts, aten_facts, marked, note
 from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
+
+_AGAIN: Final = AtenFacts("backward", runs_again=True)
 
 
 @final
@@ -78,7 +82,7 @@ class Functionalizer:
         self.evaluator = evaluator
         self.default_dtype = torch.get_default_dtype()
         self.stack: Any = ()  # source lines for the nodes appended now
-        self.phase = "forward"
+        self.side = FORWARD  # what is said of them
         self._aliases: dict[int, Alias] = {}
         self._once: dict[Any, Node] = {}
         self._draws: dict[tuple[OpOverload, bytes], Node] = {}
@@ -100,7 +104,7 @@ class Functionalizer:
         make = self._draw if draws_numbers(op, args, kwargs) else self.append_known
         node = make(op, args, kwargs, result.value)
         if result.binds:
-            node.meta["binds"] = result.binds
+            note(node, replace(aten_facts(node), binds=result.binds))
         return node, result
 
     def _with_dtype(self, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +146,7 @@ class Functionalizer:
 
     def runs_again(self) -> bool:
         """Whether activation checkpointing is running the forward again."""
-        return self.phase == "backward" and torch.is_grad_enabled()
+        return self.side is BACKWARD and torch.is_grad_enabled()
 
     def once(self, op: OpOverload, *args: Any) -> Node:
         """Append `op`, which introduces symbols; for the same arguments return the same node and
@@ -155,15 +159,17 @@ class Functionalizer:
 
     def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """Append an operator whose result's metadata is known."""
-        meta = {"val": value, "stack": self.stack, "phase": self.phase}
-        if self.runs_again() and not (op is operator.getitem and "runs_again" not in args[0].meta):
-            meta["runs_again"] = True  # unless it is a part of what the forward drew
+        facts = self.side
+        if self.runs_again() and not (
+                op is operator.getitem and not aten_facts(args[0]).runs_again):
+            facts = _AGAIN  # unless it is a part of what the forward drew
+        meta = {"val": value, "stack": self.stack, **marked(facts)}
         return add_node(self.graph, op, args, kwargs, meta)
 
     def placeholder(self, name: str, value: Any) -> Node:
         """Append a graph input."""
         node = self.graph.create_node("placeholder", name)
-        node.meta.update(val=value, stack=(), phase="forward")
+        node.meta.update(val=value, stack=(), **marked(FORWARD))
         return node
 
     # -- tensors -----------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.fake import FakeContext, connected_non_leaf, is_leaf
 from weft.shapes.fakes.without_sympy import python_kernels
 from weft.shapes.fakes.wrappers import is_wrapper
+from weft.shapes.graph_facts import BACKWARD, aten_facts, captured_facts, note
 from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import certainly_equal, expr_of
 
@@ -188,7 +189,7 @@ class Tracer:
         for node, example in zip(nodes, self.examples, strict=True):
             value = node.meta.get("example_value")
             if isinstance(example, torch.Tensor):
-                layout = node.meta.get("layout") or _layout(value)
+                layout = captured_facts(node).layout or _layout(value)
                 self._add_tensor(node.name, self._fake_input(example, layout))
             else:
                 value = example if value is None else value
@@ -256,7 +257,8 @@ class Tracer:
                 self._add_tensor(f"lifted_{len(self.lifted)}", fake)
             if self._is_backward():
                 assert self.last_placeholder is not None
-                self.last_placeholder.meta["read_late"] = True
+                note(self.last_placeholder,
+                     replace(aten_facts(self.last_placeholder), read_late=True))
                 self.lifted_late.add(len(self.lifted))
             self.lifted.append(tensor)
         return fake
@@ -306,12 +308,12 @@ class Tracer:
 
     def _call(self, node: Node, env: dict[Node, Any]) -> Any:
         """The value of one node."""
-        symbols = self.evaluator.mode.symbols
+        symbols, facts = self.evaluator.mode.symbols, captured_facts(node)
         if symbols is not None:
-            symbols.data.earlier_answers = iter(node.meta.get("answers", ()))
-            symbols.floats.carrying = "carries" in node.meta
+            symbols.data.earlier_answers = iter(facts.answers)
+            symbols.floats.carrying = facts.carries_floats
         try:
-            if "python_dispatcher" in node.meta:
+            if facts.by_python:
                 with python_kernels():
                     return self._call_target(node, env)
             return self._call_target(node, env)
@@ -340,7 +342,7 @@ class Tracer:
         return self.gm.get_submodule(str(node.target))(*args, **kwargs)
 
     def _is_backward(self) -> bool:
-        return self.tensors.phase == "backward"
+        return self.tensors.side is BACKWARD
 
     # -- outputs -----------------------------------------------------------------------------------
 

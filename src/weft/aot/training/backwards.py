@@ -36,6 +36,7 @@ from weft.config import config
 from weft.diagnostics.failures import handle
 from weft.diagnostics.trace_files import traced
 from weft.passes.eliminate_dead_code import eliminate_dead_code
+from weft.shapes.graph_facts import GraphFacts, note_graph
 from weft.shapes.graph_nodes import copied_graph
 
 Indices = frozenset[int]
@@ -139,7 +140,7 @@ class Backwards:
         reads = frozenset(i for i, n in enumerate(inputs) if n.users)
         present = [n for n in tangents.values() if n not in absent]
         sources = gradient_sources(graph, present, self.stages)
-        gm.meta["stages"] = stages_of_outputs(sources, self.stages)
+        note_graph(gm, GraphFacts(stages=stages_of_outputs(sources, self.stages)))
         call = with_sources(compiler(finish(gm)), sources, self.stages)
         return Backward(call, given, reads, not all(n._erased for n in with_zeros), is_other)
 

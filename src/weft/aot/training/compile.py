@@ -61,6 +61,7 @@ from weft.aot.views import Unsupported
 from weft.compiling import compiling
 from weft.diagnostics import events
 from weft.runtime.restoring import run_instead
+from weft.shapes.graph_facts import aten_facts, captured_facts, graph_facts
 
 aten = torch.ops.aten
 
@@ -85,7 +86,7 @@ def compile_joint(
         in_eager = sys.maxsize  # that may need all inputs
     mark_copies(joint.graph)
     joint_gm = optimize(joint.graph, lowered)
-    if lowered is not None and "is_stage" not in gm.meta:
+    if lowered is not None and not graph_facts(gm).is_stage:
         results: Any = joint_gm.graph.output_node().args[0]
         use_channels_last(joint_gm, inner=[results[k] for k in joint.inner])
     with events.stage("partition"):
@@ -301,7 +302,7 @@ def _forward_inputs(
 def _carriers(tracer: Tracer) -> set[int]:
     """Inputs without values, through which gradients of wrappers flow (`aot/wrappers.py`)."""
     placeholders = (n for n in tracer.gm.graph.nodes if n.op == "placeholder")
-    return {i for i, n in enumerate(placeholders) if "carrier" in n.meta}
+    return {i for i, n in enumerate(placeholders) if captured_facts(n).is_carrier}
 
 
 def _inputs(graph: Graph, tangents: Iterable[Node]) -> list[Node]:
@@ -314,7 +315,7 @@ def _saved_in_eager(joint: JointGraph) -> set[Node]:
     saved: set[Node] = set()
     late = set(joint.tangents)
     for node in joint.graph.nodes:
-        if node.op == "call_function" and node.meta["phase"] == "backward":
+        if node.op == "call_function" and aten_facts(node).phase == "backward":
             late.add(node)
             saved.update(memory_owner(a) for a in node.all_input_nodes)
     return saved - late

@@ -25,6 +25,7 @@ from weft.aot.training.backwards import Indices
 from weft.aot.training.cuts import Cuts, views
 from weft.aot.training.forward_inputs import DoubleBackwardError
 from weft.aot.training.replaced_inputs import as_it_was
+from weft.shapes.graph_facts import captured_facts
 
 
 @final
@@ -146,7 +147,7 @@ _NESTING: Final[dict[Any, int]] = {
 
 def _last_write(node: Node) -> Node:
     """The last operator that writes to the result of a node, or the node itself."""
-    writes = [n for n in node.graph.nodes if n in node.users and "effect" in n.meta]
+    writes = [n for n in node.graph.nodes if n in node.users and captured_facts(n).has_effect]
     return writes[-1] if writes else node
 
 

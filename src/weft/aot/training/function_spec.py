@@ -13,7 +13,6 @@ from typing import Any, final
 import torch
 
 from weft.aot.global_state import Boxed, RandomState
-from weft.aot.late_reads import LateReads
 from weft.aot.symbols import SymbolSource
 from weft.aot.training.backwards import Indices
 from weft.aot.training.cuts import Cuts
@@ -22,6 +21,7 @@ from weft.aot.training.independent import Groups
 from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.layers import Inner
 from weft.aot.training.tangents import TangentLayout
+from weft.shapes.graph_facts import LateReads
 
 
 @final

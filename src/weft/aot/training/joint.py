@@ -2,7 +2,7 @@
 
 Place in the pipeline: after `trace`, if an output needs a gradient. The autograd graph that the
 fake forward built is run on fake tangents, still inside the recorder. Its operators become part of
-the same ATen graph, with `meta["phase"] == "backward"` and the source lines of the forward
+the same ATen graph, marked as `BACKWARD` and the source lines of the forward
 operators::
 
     tracer, traced = trace(gm, inputs)
@@ -36,6 +36,7 @@ from weft.aot.training.independent import Groups, independent_groups
 from weft.aot.views import Unsupported, stride_order
 from weft.shapes.algebra.layout import dense_strides
 from weft.shapes.fakes.wrappers import is_wrapper
+from weft.shapes.graph_facts import BACKWARD, graph_facts, note
 
 
 @final
@@ -81,7 +82,7 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     of_values = {k: tracer.recorder.node(g)
                  for k, g in zip(visible, gradients[len(primals) :], strict=True) if g is not None}
     inner = {k: node for k, node in of_values.items() if node not in placeholders}
-    if tracer.gm.meta.get("reaches_all"):
+    if graph_facts(tracer.gm).reaches_all:
         gradients = [_zeros(p, tracer) if g is None else g
                      for p, g in zip(primals.values(), gradients, strict=False)]
     wanted = [(i, g) for i, g in zip(primals, gradients, strict=False) if g is not None]
@@ -138,7 +139,7 @@ def _add_tangents(
         value = _dense(shape, evaluator)
         with tracer.at_inputs():
             node = tensors.placeholder(f"tangent_{k}" if k >= 0 else f"tangent_view_{~k}", value)
-        node.meta["phase"] = "backward"
+        note(node, BACKWARD)
         fake = evaluator.like(value)
         tensors.add_base(fake, node)
         tracer.last_placeholder = node
@@ -159,7 +160,7 @@ def run_backward(
 ) -> list[torch.Tensor | None]:
     """The recorded gradients of `ends`. Autocast is off, because programs leave it before the
     backward; and so is anomaly mode, which looks for NaN in gradients, as fakes have no data."""
-    tracer.tensors.phase = "backward"
+    tracer.tensors.side = BACKWARD
     if len(values) > 1:
         mark_functions(nodes_behind(x.grad_fn for x in values))
     tracer.recorder.locate = _Locator(tracer)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import operator
 from array import array
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, final
 
@@ -40,6 +40,7 @@ from weft.aot.views import Unsupported
 from weft.config import config
 from weft.shapes.asserts import binds
 from weft.shapes.fakes.data_errors import may_raise
+from weft.shapes.graph_facts import BACKWARD, aten_facts, marked, note
 from weft.shapes.graph_nodes import copy_node
 
 aten = torch.ops.aten
@@ -86,8 +87,8 @@ def mark_copies(graph: Graph) -> None:
             source = node.args[0]
             while is_view(source):
                 source = source.args[0]
-            if source.op == "placeholder" and node.meta["phase"] == "forward":
-                node.meta["copies_input"] = True
+            if source.op == "placeholder" and aten_facts(node).phase == "forward":
+                note(node, replace(aten_facts(node), copies_input=True))
 
 
 def partition(
@@ -125,7 +126,7 @@ class _Roles:
         self.wanted = {g for g in self.gradients if isinstance(g, Node)}
         self.late = self._descendants(tangents)
         self.binders = {n for n in self.nodes if binds(n)}
-        if any(n in self.late or "runs_again" in n.meta for n in self.binders):
+        if any(n in self.late or aten_facts(n).runs_again for n in self.binders):
             raise Unsupported("sizes that depend on data, found in the backward")
         self.early = _ancestors([*self.values, *self.binders])
         self.saved_inputs = {n for n in self.inputs if n in in_eager}
@@ -133,7 +134,7 @@ class _Roles:
         known = trained | self.saved_inputs if config.activation_memory_budget < 1 else set()
         self.copied = {n for n in self.inputs if n not in known and self._is_copied(n)}
         referenced = [n for n in self.inputs if n in self.copied & self.saved_inputs - self.mutated]
-        by_backward = {n for n in self.nodes if n.meta.get("phase") == "backward"}
+        by_backward = {n for n in self.nodes if aten_facts(n).phase == "backward"}
         self.references = insert_references(graph, referenced, self.late | by_backward)
         self.nodes = [n for n in graph.nodes if n.op != "output"]
 
@@ -231,7 +232,7 @@ def _cost(node: Node, roles: _Roles) -> int:
     eager would save too. Inputs that eager saves are likely to be alive, and gradients of gradients
     need them: better than what is computed of them, even if something small is saved with them."""
     value = node.meta["val"]
-    if "read_late" in node.meta or _is_offloaded(node):
+    if aten_facts(node).read_late or _is_offloaded(node):
         return 0  # (and nothing is computed of the former before)
     if node in roles.copied:
         return 4 * _bytes(value)
@@ -261,7 +262,7 @@ def _is_offloaded(node: Node) -> bool:
 def _eager_saves(node: Node) -> bool:
     """Whether an operator that eager's backward runs reads the value."""
     return any(
-        _eager_saves(user) if is_view(user) else user.meta.get("phase") == "backward"
+        _eager_saves(user) if is_view(user) else aten_facts(user).phase == "backward"
         for user in node.users
     )
 
@@ -270,7 +271,7 @@ def _never_saved(node: Node) -> bool:
     """Whether the value of an operator is no tensor of its own, or is computed again by a
     checkpoint."""
     is_tensor = isinstance(node.meta["val"], FakeTensor)
-    return not is_tensor or is_view(node) or "runs_again" in node.meta
+    return not is_tensor or is_view(node) or aten_facts(node).runs_again
 
 
 def _is_read_from_memory(node: Node, roles: _Roles) -> bool:
@@ -301,7 +302,7 @@ def is_cheap(node: Node) -> bool:
     target = node.target
     if is_view(node):
         return True
-    if target is operator.getitem or "copies_input" in node.meta:
+    if target is operator.getitem or aten_facts(node).copies_input:
         return False
     if not isinstance(target, OpOverload) or runs_as_written(target):
         return False
@@ -349,7 +350,7 @@ def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
     graph.output(tuple(_mapped([*roles.values, *extra], env)))
     for node in effects:
         if not env[node].users and may_raise(node):  # the backward alone reads its result
-            env[node].meta["must_run"] = True
+            note(env[node], replace(aten_facts(node), must_run=True))
 
 
 def _data_symbols(forward: Graph) -> list[SymbolSource]:
@@ -370,12 +371,13 @@ def _data_symbols(forward: Graph) -> list[SymbolSource]:
 def _has_effect(node: Node, roles: _Roles) -> bool:
     """Whether the node runs even if its result is unused: random operators, as in eager, nodes that
     bind symbols, and those that may raise."""
-    if node in roles.binders or "must_run" in node.meta:
+    facts = aten_facts(node)
+    if node in roles.binders or facts.must_run:
         return True
-    return node.meta.get("phase") == "forward" and node not in roles.late and (
+    return facts.phase == "forward" and node not in roles.late and (
         isinstance(node.target, OpOverload)
         and (runs_as_written(node.target) or not node.target._schema.returns
-             or ("runs_again" not in node.meta and may_raise(node)))
+             or (not facts.runs_again and may_raise(node)))
     )
 
 
@@ -388,11 +390,12 @@ def _backward(
     for node in saved:
         env[node] = _placeholder(graph, node.name, node.meta)
         if not roles.is_free(node):
-            env[node].meta["dies"] = True
+            note(env[node], replace(aten_facts(node), dies=True))
     for i, size in enumerate(sizes):
-        _placeholder(graph, f"size_{i}", {"val": size.value, "stack": (), "phase": "backward"})
+        _placeholder(graph, f"size_{i}", {"val": size.value, "stack": (), **marked(BACKWARD)})
     for node in roles.tangents:
-        env[node] = _placeholder(graph, node.name, node.meta | {"dies": True})
+        env[node] = _placeholder(
+            graph, node.name, node.meta | marked(replace(aten_facts(node), dies=True)))
     wanted = _ancestors(roles.gradients)
     for node in roles.nodes:
         if node in roles.late and node in wanted:

@@ -23,6 +23,7 @@ from weft._torch import FakeTensor
 from weft.aot.graph import memory_owner
 from weft.aot.training.saved_inputs import is_in_checkpoint, is_view
 from weft.runtime.held_tensors import has_layout
+from weft.shapes.graph_facts import aten_facts
 
 _ALIGNED = 64
 """What kernels may expect of an address."""
@@ -42,7 +43,7 @@ def reads_in_eager(graph: Graph, inputs: Iterable[Node]) -> dict[Node, Reads]:
     itself: set[Node] = set()
     views: set[Node] = set()
     for node in graph.nodes:
-        if node.op == "call_function" and node.meta.get("phase") == "backward":
+        if node.op == "call_function" and aten_facts(node).phase == "backward":
             for read in map(_in_forward, node.all_input_nodes):
                 (itself if read.op == "placeholder" else views).add(memory_owner(read))
     return {n: _reads(n in itself or is_in_checkpoint(n), n in views) for n in inputs}
@@ -50,10 +51,15 @@ def reads_in_eager(graph: Graph, inputs: Iterable[Node]) -> dict[Node, Reads]:
 
 def _in_forward(node: Node) -> Node:
     """What a backward's own views are views of; for what a checkpoint computes again, the input."""
-    while is_view(node) and (node.meta.get("phase") == "backward" or "runs_again" in node.meta):
+    while is_view(node) and _is_of_backward(node):
         assert isinstance(node.args[0], Node)
         node = node.args[0]
     return node
+
+
+def _is_of_backward(node: Node) -> bool:
+    facts = aten_facts(node)
+    return facts.phase == "backward" or facts.runs_again
 
 
 def _reads(itself: bool, views: bool) -> Reads:
@@ -73,8 +79,8 @@ def reads_of_saved(backward: Graph, saved: Sequence[Node], in_eager: Mapping[Nod
 
 def _is_computed_with(place: Node) -> bool:
     """Whether something of the forward is computed again from the input."""
-    return any(user.meta.get("phase") == "forward" and not is_view(user)
-               and "runs_again" not in user.meta for user in place.users)
+    return any(aten_facts(user).phase == "forward" and not is_view(user)
+               and not aten_facts(user).runs_again for user in place.users)
 
 
 def has_memory(value: object) -> bool:

@@ -23,6 +23,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import OpOverload
 from weft.aot.operators import Kind, facts
+from weft.shapes.graph_facts import aten_facts
 from weft.shapes.graph_nodes import add_node
 
 aten = torch.ops.aten
@@ -39,7 +40,7 @@ def is_view(node: Node) -> bool:
 
 def is_in_checkpoint(node: Node) -> bool:
     """Whether a checkpoint computes something of the input again."""
-    return any("runs_again" in user.meta for user in node.users)
+    return any(aten_facts(user).runs_again for user in node.users)
 
 
 def insert_references(graph: Graph, inputs: Iterable[Node], late: Container[Node]
@@ -70,7 +71,7 @@ def _views(node: Node, late: Container[Node]) -> list[Node]:
 
 def _is_layout(node: Node) -> bool:
     return (node.target is aten.clone.default and "memory_format" in node.kwargs
-            and "copies_input" not in node.meta)
+            and not aten_facts(node).copies_input)
 
 
 def _read_late(node: Node, late: Container[Node]) -> set[Node]:

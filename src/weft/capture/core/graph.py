@@ -27,6 +27,7 @@ from weft.capture.core.source import Source
 from weft.errors import InternalError, SourceLine
 from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.data_errors import takes_data
+from weft.shapes.graph_facts import CapturedFacts, captured_facts, note
 
 _INVALID: Final = re.compile(r"[^0-9a-zA-Z_]+")
 
@@ -92,7 +93,7 @@ class CallRecorder:
     ) -> fx.Node:
         """Record a call that is kept for its effect and has no result."""
         node = self.call(function, args, kwargs or {}, None, stack)
-        node.meta["effect"] = True
+        note(node, CapturedFacts(has_effect=True))
         return node
 
 
@@ -130,11 +131,7 @@ class GraphBuilder(CallRecorder):
         node.target = node.name  # two sources may have the same name
         self._last_placeholder = node
         node.meta["example_value"] = fake
-        node.meta["version"] = version_of(fake)
-        if isinstance(fake, torch.Tensor):
-            node.meta["grad_fn"] = fake.grad_fn
-        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
-            node.meta["layout"] = fake.size(), fake.stride()  # before the graph changes them
+        note(node, _before_the_graph(fake))
         self.inputs.append(GraphInput(source, node, example))
         return node
 
@@ -166,6 +163,14 @@ class GraphBuilder(CallRecorder):
         return module, used
 
 
+def _before_the_graph(fake: Any) -> CapturedFacts:
+    """What an input is before the graph changes it."""
+    if not isinstance(fake, torch.Tensor):
+        return CapturedFacts(version=version_of(fake))
+    layout = (fake.size(), fake.stride()) if fake.layout is torch.strided else None
+    return CapturedFacts(version=version_of(fake), grad_fn=fake.grad_fn, layout=layout)
+
+
 def drop_unused(graph: fx.Graph) -> None:
     """Remove calls without users and without effects, last first.
 
@@ -179,7 +184,7 @@ def drop_unused(graph: fx.Graph) -> None:
 
 def _may_raise(node: fx.Node) -> bool:
     """Whether a call may raise because of data."""
-    notes = node.meta.get("notes")
+    notes = captured_facts(node).notes
     return (notes is not None and notes.refuses) or takes_data(node)
 
 
@@ -254,6 +259,6 @@ def _has_effect(node: fx.Node) -> bool:
     name = target_name(node)
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
-    if node.meta.get("effect") or draws(node) or _may_raise(node) or _is_of_program(node):
+    if captured_facts(node).has_effect or draws(node) or _may_raise(node) or _is_of_program(node):
         return True
     return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

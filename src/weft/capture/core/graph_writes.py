@@ -24,6 +24,7 @@ from weft.capture.core.graph import is_of_torch, nodes_of_subgraphs
 from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.operator_effects import OperatorNotes
 from weft.shapes.fakes.wrappers import is_wrapper
+from weft.shapes.graph_facts import captured_facts
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -47,7 +48,7 @@ def may_refuse_data(graph: fx.Graph) -> bool:
 def _may_refuse(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False
-    notes = node.meta.get("notes")
+    notes = captured_facts(node).notes
     if notes is not None and is_of_torch(node):
         return bool(notes.refuses) or _runs_unseen_code(node)
     of_numbers = isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat))
@@ -112,7 +113,7 @@ def can_undo(graph: fx.Graph) -> bool:
 
 
 def _written_memory(node: fx.Node) -> set[int]:
-    notes = node.meta.get("notes")
+    notes = captured_facts(node).notes
     memory = set() if notes is None else set(notes.written)
     return memory.union(*map(_written_memory, nodes_of_subgraphs(node)))
 
@@ -121,9 +122,10 @@ def _writes_unknown(node: fx.Node) -> bool:
     """Whether the node could change something that no operator's schema tells."""
     if any(map(_writes_unknown, nodes_of_subgraphs(node))):
         return True
-    if not node.meta.get("effect") or not node.all_input_nodes:
+    facts = captured_facts(node)
+    if not facts.has_effect or not node.all_input_nodes:
         return False
-    return "notes" not in node.meta and not (
+    return facts.notes is None and not (
         is_check(node.target) or node.target is assert_async)
 
 
@@ -139,7 +141,7 @@ def _can_restore(node: fx.Node) -> bool:
     """Whether the old contents can be put back into an input: autograd must not have seen the
     write."""
     example = node.meta["example_value"]
-    seen = example.grad_fn is not node.meta["grad_fn"]
+    seen = example.grad_fn is not captured_facts(node).grad_fn
     return _memory(node) is not None and not seen and not example.is_quantized
 
 

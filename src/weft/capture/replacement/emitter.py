@@ -52,6 +52,7 @@ from weft.capture.replacement.user_lines import relocate_code
 from weft.errors import NumericsError
 from weft.interrupts import surface
 from weft.quoting import is_name, literal
+from weft.shapes.graph_facts import captured_facts
 from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
@@ -488,7 +489,7 @@ def _own_slots(source: Source) -> Iterator[int]:
 
 def _changes_modes(node: fx.Node) -> bool:
     """Whether the node sets a global mode, which must be undone if a later node raises."""
-    return bool(node.meta.get("effect")) and not node.all_input_nodes
+    return captured_facts(node).has_effect and not node.all_input_nodes
 
 
 def restore_modes(emit: ReplacementEmitter, tx: Interpreter) -> None:

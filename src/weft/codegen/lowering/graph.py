@@ -59,6 +59,7 @@ from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols
 from weft.shapes.asserts import binds
+from weft.shapes.graph_facts import aten_facts, graph_facts
 from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import expr_of, extents, factored_expr_of, float_of
 
@@ -104,9 +105,10 @@ class GraphLowering:
         """Lower all of `gm`."""
         use_written_parts(gm)
         lowered = GraphLowering(channels_last=prefers_channels_last(gm), padded=padded_rows(gm))
-        lowered.asserts, lowered.facts = gm.meta.get("asserts", ()), _facts_of(gm)
-        lowered.stages = gm.meta.get("stages", ())
-        lowered.rewritten = frozenset(i for _, i in gm.meta.get("written", ()))
+        facts = graph_facts(gm)
+        lowered.asserts, lowered.facts = facts.asserts, _facts_of(gm)
+        lowered.stages = facts.stages
+        lowered.rewritten = frozenset(i for _, i in facts.written)
         environment: dict[Node, Any] = {}
         behind: dict[Node, int] = {}
         for node in gm.graph.nodes:
@@ -115,7 +117,7 @@ class GraphLowering:
             else:
                 environment[node] = _STEPS[node.op](lowered, node, environment, gm)
                 behind[node] = len(lowered.definitions)
-        lowered._find_written(gm.meta.get("written", ()))
+        lowered._find_written(facts.written)
         return lowered
 
     def _find_written(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -148,7 +150,7 @@ class GraphLowering:
             return number if number is not None else value
         buffer = self._input_buffer(value)
         self.inputs.append(buffer)
-        if "dies" not in node.meta:
+        if not aten_facts(node).dies:
             self.held.add(buffer.name)
         found = self._in_memory(buffer)
         if node in self.padded:
@@ -182,7 +184,7 @@ class GraphLowering:
             self._bind_number(node, args, keywords)
             return to_number(value)
         self._due.read_by(node)
-        if "must_run" in node.meta:
+        if aten_facts(node).must_run:
             self._run_for_errors(node, args, keywords)
             if not node.users:
                 return None
@@ -384,7 +386,7 @@ class GraphLowering:
 def _is_lone_copy(node: Node) -> bool:
     """Whether it is a copy into another layout that `aot/rewrites/image_layout.py` wants in its own
     kernel."""
-    return bool(node.meta.get("alone")) and node.target is torch.ops.aten.clone.default
+    return aten_facts(node).alone and node.target is torch.ops.aten.clone.default
 
 
 def _steps_to(made: Buffer, start: Buffer) -> list[str]:

@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from weft.runtime.writes import NAMES, VIEWS, written_part
+from weft.shapes.graph_facts import graph_facts
 from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import certainly_equal
 
@@ -49,7 +50,7 @@ def use_written_parts(gm: GraphModule) -> None:
     nodes: list[Node] = list(gm.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
     outputs: Any = nodes[-1].args[0]
-    for k, i in gm.meta.get("written", ()):
+    for k, i in graph_facts(gm).written:
         steps: list[tuple[Node, _Write]] = []
         at = outputs[k]
         while isinstance(at, Node) and at is not inputs[i] and (found := _write_of(at)) is not None:

@@ -12,6 +12,7 @@ guarded, again when the backward runs, and any effect besides computing breaks t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from weft._torch import AutogradFormula, autograd_formula
@@ -26,6 +27,7 @@ from weft.capture.library.subgraphs.late_code import Kept, Read, kept_containers
 from weft.capture.library.subgraphs.subgraphs import rehearsal
 from weft.capture.library.tensors.tensor import TensorValue, record
 from weft.capture.library.tensors.torch_names import is_operator
+from weft.shapes.graph_facts import captured_facts, note
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -63,7 +65,8 @@ def _guard(tx: Interpreter, formula: AutogradFormula, args: Args, kwargs: Kwargs
         by_forward, kept = _rehearse(tx, formula, inputs, keywords, result, read)
     node = next(n for n in reversed(tx.builder.graph.nodes) if "example_value" in n.meta
                 and is_operator(n.target))
-    node.meta["late_reads"] = late_reads(tx, formula.name, read, by_forward, kept)
+    reads = late_reads(tx, formula.name, read, by_forward, kept)
+    note(node, replace(captured_facts(node), late_reads=reads))
 
 
 def _filled(formula: AutogradFormula, args: Args, kwargs: Kwargs

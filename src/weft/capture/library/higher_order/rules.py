@@ -35,6 +35,7 @@ from weft.capture.library.higher_order import (
 from weft.capture.library.subgraphs.held_objects import held_object
 from weft.capture.library.subgraphs.subgraphs import Subgraph, capture_subgraph
 from weft.capture.library.tensors.tensor import TensorValue
+from weft.shapes.graph_facts import captured_facts
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -54,7 +55,7 @@ def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return tx.call(args[0], args[1:], rest)
     before = _versions(tx)
     body = capture_subgraph(tx, args[0], args[1:], rest, hides_grad_mode=reentrant)
-    if any(before.get(n, n.meta.get("version", v)) != v for n, v in _versions(tx).items()):
+    if any(before.get(n, _version_before(n, v)) != v for n, v in _versions(tx).items()):
         raise graph_break("checkpoint", "a function that writes to outside tensors")
     if reentrant:
         if not _same_gradients(args[1:], body.examples()):
@@ -83,6 +84,12 @@ def _versions(tx: Interpreter) -> dict[fx.Node, int]:
     function again in the backward.
     """
     return {n: version_of(n.meta.get("example_value")) for n in tx.builder.graph.nodes}
+
+
+def _version_before(node: fx.Node, now: int) -> int:
+    """How often a tensor of the outer graph that came in with the function had been written."""
+    before = captured_facts(node).version
+    return now if before is None else before
 
 
 def _setting(tx: Interpreter, value: SymbolicValue) -> Any:

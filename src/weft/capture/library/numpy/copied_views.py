@@ -19,6 +19,7 @@ from torch import fx
 from weft.capture.core.base import Args
 from weft.capture.core.graph import storages, version_of
 from weft.capture.library.tensors.tensor import TensorValue
+from weft.shapes.graph_facts import captured_facts
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
@@ -43,7 +44,7 @@ class CopiedView:
                 lambda node: not storages([node.meta.get("example_value")]) & made, nodes):
             given = [storages([one.meta.get("example_value")]) for one in node.all_input_nodes]
             read = any(one & made for one in given)
-            if node.meta.get("effect"):
+            if captured_facts(node).has_effect:
                 stale = stale or any(one & taken for one in given[:1])
                 if given and given[0] & made:
                     return True

@@ -23,6 +23,7 @@ from weft.capture.library.tensors.known_data import can_run, inputs_of, run_step
 from weft.config import config
 from weft.interrupts import surface
 from weft.shapes.contents import LARGEST
+from weft.shapes.graph_facts import captured_facts
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -52,7 +53,7 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
     except Exception as error:  # noqa: BLE001  of the program: it comes again there
         surface(error)
         return None
-    writes = any(step.meta.get("effect") for step in steps)
+    writes = any(captured_facts(step).has_effect for step in steps)
     sources = tuple(given.source for given in inputs)
     tx.data.input_tests[node] = InputTest(
         _function(inputs, steps, node), sources, writes, answer, tx.line())

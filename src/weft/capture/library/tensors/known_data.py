@@ -24,6 +24,7 @@ from weft.capture.core.breaks import GraphBreak
 from weft.capture.core.graph import GraphInput, draws, storages
 from weft.interrupts import surface
 from weft.shapes.contents import may_be_known
+from weft.shapes.graph_facts import captured_facts
 from weft.shapes.symnode import UndecidedValue
 from weft.shapes.unbacked import names_of
 
@@ -108,7 +109,7 @@ def _is_small(given: GraphInput) -> bool:
 
 def _is_known(node: fx.Node) -> bool:
     """Whether the node is a call, or an input whose content is guarded."""
-    return node.op != "placeholder" or "known" in node.meta
+    return node.op != "placeholder" or captured_facts(node).is_known
 
 
 def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
@@ -144,7 +145,7 @@ def steps_of(tx: Interpreter, node: fx.Node, may_run: Callable[[fx.Node], bool]
 
 
 def _writes(node: fx.Node, memory: set[int]) -> bool:
-    if not node.meta.get("effect"):
+    if not captured_facts(node).has_effect:
         return False
     return any(not memory.isdisjoint(_storages(given)) for given in node.all_input_nodes)
 

@@ -24,6 +24,7 @@ from torch import fx
 from weft.capture.core.constant import evaluate
 from weft.capture.core.graph import target_name
 from weft.capture.library.tensors.known_data import can_run, known, steps_of
+from weft.shapes.graph_facts import captured_facts
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def number(tx: Interpreter, node: fx.Node) -> Number | None:
     except _NoNumber:
         return None
     steps = steps_of(tx, node, can_run)
-    if steps is None or any(step.meta.get("effect") for step in steps):
+    if steps is None or any(captured_facts(step).has_effect for step in steps):
         return None  # written to
     return None if isinstance(made, _Fraction) else made
 

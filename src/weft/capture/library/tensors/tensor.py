@@ -10,6 +10,7 @@ import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +64,7 @@ from weft.capture.library.tensors.symbolic_tensors import symbolic_fake
 from weft.capture.library.texts.symbolic_texts import WrittenPart, fits, text_of_data
 from weft.quoting import assignment
 from weft.shapes.fakes.wrappers import is_wrapper, parts
+from weft.shapes.graph_facts import CapturedFacts, captured_facts, note
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
@@ -124,7 +126,7 @@ class TensorValue(SymbolicValue):
             assert self.source is not None
             self._node = tx.builder.placeholder(self.source, self.example, self.original)
             if self.source in tx.data.relied_on:
-                self._node.meta["known"] = True
+                note(self._node, replace(captured_facts(self._node), is_known=True))
         return self._node
 
     def fake(self, tx: Interpreter) -> Any:
@@ -432,11 +434,9 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
     node = tx.builder.call(target, nodes, named_nodes, result, tx.stack())
     node.meta["nn_module_stack"] = tx.module_stack()
     _note_data(tx, node, result)
-    if seen.by_python:
-        node.meta["python_dispatcher"] = True
-    if same is not None or seen.has_effect:
-        node.meta["effect"] = True
-    node.meta["notes"] = seen.notes
+    note(node, CapturedFacts(
+        seen.notes, has_effect=same is not None or seen.has_effect, by_python=seen.by_python,
+        answers=tuple(tx.shapes.data.answers), carries_floats=tx.shapes.floats.carrying))
     return same or _written_out(tx, kwargs.get("out"), result) or wrap_result(tx, node, result)
 
 
@@ -479,10 +479,6 @@ def _note_data(tx: Interpreter, node: Any, result: Any) -> None:
     if tx.shapes.unbacked_symbols.exist:
         note_symbols(tx, node, result)
         note_checks(tx, partial(number_node, tx))
-    if tx.shapes.data.answers:
-        node.meta["answers"] = tuple(tx.shapes.data.answers)
-    if tx.shapes.floats.carrying:
-        node.meta["carries"] = True
 
 
 _LISTS: Final = (TupleValue, ListValue)
