@@ -121,3 +121,38 @@ def test_a_loss_whose_graph_is_freed_still_leads_to_the_leaves() -> None:
                   lambda: loss.backward(inputs=[p])):
         with pytest.raises(RuntimeError, match="second time"):
             later()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_backward_that_looks_at_data_behind_another_that_reached_its_leaf(backend: str) -> None:
+    """It shared nothing but a leaf with what was freed, and was said to be the second one."""
+    class Refuses(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(k)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+            if ctx.saved_tensors[0].item() > 2:
+                raise ValueError("large")
+            return gradient * 2, None
+
+    def f(x: torch.Tensor, p: torch.Tensor, k: torch.Tensor, again: bool) -> torch.Tensor:
+        y = (x * p).sum()
+        y.backward()
+        (Refuses.apply(x * p * (y if again else 1), k)).sum().backward()
+        return y
+
+    weft.reset()
+    compiled = weft.compile(f, backend=backend)
+    for k, again in ((0, False), (3, False), (1, True), (4, True)):
+        outcomes = []
+        for function in (f, compiled):
+            x, p = torch.arange(3.0), torch.ones(3, requires_grad=True)
+            try:
+                result: Any = function(x, p, torch.tensor(k), again)
+            except (RuntimeError, ValueError) as error:
+                result = str(error)
+            outcomes.append((result, p.grad))
+        assert same(*outcomes)

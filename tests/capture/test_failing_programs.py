@@ -288,3 +288,14 @@ s.w.data.add_(1)
 (x * s.p).sum().backward()
 x = x + math.sqrt(2 - k.item())
 """, "eager", n_calls=3)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("classes", ["0", "-2", "k.item()", "2 - k.item()"])
+def test_one_hot_without_classes(classes: str, backend: str) -> None:
+    """Only the kernels for real data refuse it: fakes, and what was traced with them, did not."""
+    _compare(f"""
+s.w.data.add_(1)
+s.seen.add(k.item())
+x = x + F.one_hot(s.n[: 0 if k > 4 else 3] % 3, {classes}).sum()
+""", backend, n_calls=4)

@@ -209,7 +209,7 @@ class _Source:
     def _keep(self) -> list[str]:
         """Keep inputs that are needed after the artifact has run (it may clear the list)."""
         used = {s.index for s in self.traced.outputs if s.kind == "input"}
-        used.update(self.traced.mutated)
+        used.update(self.traced.mutated, self.traced.counts)
         return [f"in{i} = inputs[{i}]" for i in sorted(used)]
 
     def _hide(self) -> list[str]:
@@ -248,7 +248,8 @@ class _Source:
                 ", ".join(f"{'data' if i in self.hidden else 'in'}{i}" for _, i in pairs),
                 ", ".join(f"outputs[{k}]" for k, _ in pairs))
             lines.append(f"store{'_silently' * silently}([{targets}], [{values}])")
-        more = [f"in{i}" for _, i in written for _ in range(counts[i] - 1)]
+        stored = set(self.traced.mutated)  # which counts once
+        more = [f"in{i}" for i, count in counts.items() for _ in range(count - (i in stored))]
         return [*lines, f"increment_version([{', '.join(more)}])"] if more else lines
 
     def _return(self) -> list[str]:

@@ -94,7 +94,8 @@ class Traced:
     detached_mutations: set[int] = field(default_factory=set)
     """The written inputs whose writes autograd does not see."""
     counts: dict[int, int] = field(default_factory=dict)
-    """By how much eager raises the versions of the written inputs."""
+    """By how much eager raises the versions of the written inputs, and of others that operators
+    have changed in place and back."""
     outputs: list[OutputSpec] = field(default_factory=list)
     spec: Any = None
     """The pytree structure of the outputs."""
@@ -355,6 +356,7 @@ class Tracer:
         self._check_shared(written)
         for i in written:
             self._add_mutation(traced, i)
+        self._count_writes(traced)
         flat, traced.spec = tree_flatten(self.result)
         traced.outputs = _Outputs(self, traced).specs(flat)
         self._add_numbers(traced)
@@ -373,11 +375,17 @@ class Tracer:
         """Return the new value of input `i`, with a gradient if autograd saw the write."""
         seen = self.inputs[i]
         traced.mutated.append(i)
-        traced.counts[i] = _version(seen) - self.versions[i]
         differentiable = seen.requires_grad and seen.grad_fn is not self.grad_fns[i]
         if not differentiable:
             traced.detached_mutations.add(i)
         traced.add(self.tensors.alias(seen).base.node, seen if differentiable else None)
+
+    def _count_writes(self, traced: Traced) -> None:
+        """How often autograd counts writes to each input: `x.t_().t_()` leaves the data alone."""
+        for i, seen in enumerate(self.inputs[:traced.n_inputs]):
+            count = _version(seen) - self.versions[i] if isinstance(seen, torch.Tensor) else 0
+            if count or i in traced.mutated:
+                traced.counts[i] = count
 
     def _check_metadata(self) -> None:
         """Check that inputs keep their sizes and strides: such changes are not replayed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 
 class _Spent(torch.autograd.Function):
@@ -43,6 +44,13 @@ def spent(value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
         result: torch.Tensor = _Spent.apply(value, _ANCHOR, *leaves)  # type: ignore[no-untyped-call]
     return result
+
+
+def set_data(tensor: torch.Tensor, data: torch.Tensor, n_writes: int) -> None:
+    """`tensor.data = data`, where the graph has written to the new data so often already."""
+    tensor.data = data
+    for _ in range(n_writes):
+        increment_version(tensor)
 
 
 def as_parameter(value: torch.Tensor) -> torch.Tensor:

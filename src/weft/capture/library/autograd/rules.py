@@ -22,8 +22,9 @@ from weft.aot.autograd_graph import nodes_behind
 from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
 from weft.capture.core.breaks import GraphBreak, graph_break
 from weft.capture.core.constant import FALSE, NONE, TRUE, boolean, constant, is_none
+from weft.capture.core.graph import version_of
 from weft.capture.core.methods import BoundBuiltin
-from weft.capture.library.autograd.gradients import as_parameter, spent
+from weft.capture.library.autograd.gradients import as_parameter, set_data, spent
 from weft.capture.library.classes.classes import constructor
 from weft.capture.library.classes.unknown import is_plain_method
 from weft.capture.library.containers.sequences import ListValue
@@ -215,7 +216,8 @@ def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
 def _free(tx: Interpreter, nodes: dict[int, Any], place: tuple[int, tuple[SourceLine, ...]]
           ) -> None:
     for key, node in nodes.items():
-        tx.autograd.freed[key] = node, place
+        if not hasattr(node, "variable"):  # leaves save nothing
+            tx.autograd.freed[key] = node, place
 
 
 @rebuild_tensor.define
@@ -265,8 +267,9 @@ def _break_at(place: tuple[int, tuple[SourceLine, ...]], what: str) -> GraphBrea
 def _is_spent(tx: Interpreter, value: TensorValue) -> bool:
     """Whether a backward pass from the tensor fails because an earlier one freed its graph.
 
-    Where it would reach leaves before it fails, as eager's does, the graph breaks at the earlier
-    one: the nodes behind it are autograd's own then.
+    Where it would reach leaves before it fails, as eager's does, or fail for another reason that
+    fakes do not know (a user's backward that looks at data), the graph breaks at the earlier one:
+    the nodes behind it are autograd's own then.
     """
     example = value.example
     if not example.requires_grad or example.grad_fn is None:
@@ -282,8 +285,8 @@ def _is_spent(tx: Interpreter, value: TensorValue) -> bool:
         tx.fakes.mode.run(torch.autograd.grad, [[example], ends], {
             "grad_outputs": [torch.empty_like(example)], "retain_graph": True,
             "allow_unused": True})
-    except RuntimeError:
-        if reached:
+    except RuntimeError as error:
+        if reached or "through the graph a second time" not in str(error):
             raise _break_at(min(places, key=lambda place: place[0]),
                             "a backward that frees a part of what leaves the graph") from None
         return True
@@ -345,18 +348,26 @@ def _set_data(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
     if not isinstance(new, TensorValue) or value.source is None or not value.original.is_leaf or (
             new.example.device != value.example.device):
         raise graph_break("unknown-operation", "assignment to .data")
-    detached = record(tx, "detach", [new])
+    count = _writes_since(value, value.written[_DATA]) if _DATA in value.written else 0
+    alias = record(tx, getattr, [new, constant("data")])  # writes to it do not count as new's
     if value.example.requires_grad:
-        _become_leaf(tx, value, detached)
+        _become_leaf(tx, value, alias)
     else:
-        value.become(detached.fake(tx), detached.proxy(tx))
-    value.write(tx, _DATA, TRUE)
+        value.become(alias.fake(tx), alias.proxy(tx))
+    value.write(tx, _DATA, constant(count))
 
 
-def _write_data(emit: Emitter, value: TensorValue, flag: SymbolicValue) -> str:
+def _writes_since(value: TensorValue, count: SymbolicValue) -> int:
+    """How often an outside tensor was written behind the first assignment to its `data`: `count`
+    times before the last one."""
+    return int(count.constant()) + version_of(value.example)
+
+
+def _write_data(emit: Emitter, value: TensorValue, count: SymbolicValue) -> str:
     tx = emit.tx
     node = tx.builder.call("detach", (value.proxy(tx),), {}, value.example.detach(), ())
-    return f"{emit.value(value)}.data = {emit.output(node)}"
+    n_writes = _writes_since(value, count)
+    return f"{emit.constant(set_data)}({emit.value(value)}, {emit.output(node)}, {n_writes})"
 
 
 _DATA: Final = "<data>"

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from weft._torch import are_functorch_transforms_active, nn_functions
 from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE, constant, evaluate
 from weft.capture.library.containers.sequences import ListValue, TupleValue
 from weft.capture.library.functions.functions import rule
@@ -141,8 +142,12 @@ def _one_hot_on_cpu(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     index, classes = given.get("input"), tx.force(given.get("num_classes", NONE))
     plain = (isinstance(index, TensorValue) and index.example.dtype is torch.int64
              and index.example.device.type == "cpu" and not are_functorch_transforms_active())
-    return plain and classes.is_constant and type(classes.constant()) is int and (
-        classes.constant() > 0)
+    number = classes.constant() if plain and classes.is_constant else None
+    if type(number) is not int or number == -1:
+        return False
+    if number < 1:  # which fakes take
+        raise graph_break("operator-failed", "one_hot: there are no classes")
+    return True
 
 
 _TABLE: Final[tuple[tuple[Any, Any, Applies], ...]] = (
