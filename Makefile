@@ -9,6 +9,7 @@
 #   make lint     ruff, mypy --strict, import contracts, size budget
 #   make replay   what this commit's sources generate, against AGAINST (HEAD~1): is it the same?
 #   make bench    eager, torch.compile and weft side by side
+#   make figures  docs/benchmarks.md and the README's pictures, from the runs in docs/results
 
 PYTHON ?= python3.11
 VENV   ?= .venv
@@ -30,7 +31,7 @@ REPLAY ?=
 
 SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*/*.c csrc/*/*.h)
 
-.PHONY: build demo test test-quick lint replay bench clean
+.PHONY: build demo test test-quick lint replay bench figures clean
 
 build: $(BUILT)
 
@@ -67,6 +68,9 @@ replay: build
 
 bench: build
 	$(PY) -m benchmarks $(CASES)
+
+figures: build
+	PYTHONPATH=src:. $(PY) -m benchmarks.figures
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
