@@ -81,16 +81,16 @@ def compile_graph(graph: GraphModule) -> Artifact:
 def _likely_sizes(graph: GraphModule, facts: Facts | None) -> dict[str, int]:
     """The values of symbolic sizes in the call that is compiled for, by name; also those of the
     quotients that factors of sizes are written with."""
-    found: dict[IntExpr, IntExpr] = {}
+    likely: dict[IntExpr, IntExpr] = {}
     for node in graph.graph.find_nodes(op="placeholder"):
         value = node.meta["val"]
         for size in extents(value) if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt) and size.node.hint is not None:
-                found[expr_of(size)] = int(size.node.hint)
-    values = {size: value for size, value in found.items() if isinstance(size, Expr)}
-    for made, quotient in facts.quotients.items() if facts is not None else ():
-        found[made] = subs(quotient, values)
-    return {str(size): value for size, value in found.items() if isinstance(value, int)}
+                likely[expr_of(size)] = int(size.node.hint)
+    values = {size: value for size, value in likely.items() if isinstance(size, Expr)}
+    for symbol, quotient in facts.quotients.items() if facts is not None else ():
+        likely[symbol] = subs(quotient, values)
+    return {str(size): value for size, value in likely.items() if isinstance(value, int)}
 
 
 def _build_kernels(schedule: Schedule) -> list[tuple[Group, Kernel]]:

@@ -94,9 +94,9 @@ def _choose_unrolling(group: Group, em: Emitter) -> _Unrolling | None:
     loaded = [n.index for n in em.nodes if isinstance(n, Load)]
     for loop in em.outer:
         if all(stride(s.index, loop.symbol) == 1 for s in em.stores):
-            found = _unroll(loop, compared, loaded)
-            if found is not None:
-                return found
+            unrolling = _unroll(loop, compared, loaded)
+            if unrolling is not None:
+                return unrolling
     return None
 
 

@@ -76,13 +76,13 @@ def _piece(loop: LoopVar, kernel: Kernel) -> int | None:
     extent = loop.extent
     if not isinstance(extent, int):
         return None
-    found = [
+    divisors = [
         n
         for expr in dict.fromkeys(_index_exprs(kernel))
         for of, n in divisions(expr)
         if of is loop.symbol and SHORTEST_PIECE <= n < extent and extent % n == 0
     ]
-    return max(found, default=None)
+    return max(divisors, default=None)
 
 
 def divisions(expr: IntExpr) -> Iterator[tuple[IntExpr, int]]:
@@ -106,11 +106,11 @@ class _Strides:
 
     def column(self, variable: Expr) -> dict[IntExpr, IntExpr | None]:
         """The coefficient of `variable` in each expression that has it."""
-        found = self._columns.get(variable)
-        if found is None:
-            found = {e: stride(e, variable) for e in self.exprs if variable in e.symbols}
-            self._columns[variable] = found
-        return found
+        coefficients = self._columns.get(variable)
+        if coefficients is None:
+            coefficients = {e: stride(e, variable) for e in self.exprs if variable in e.symbols}
+            self._columns[variable] = coefficients
+        return coefficients
 
 
 def _access_exprs(kernel: Kernel) -> list[IntExpr]:

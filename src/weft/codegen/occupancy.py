@@ -106,7 +106,7 @@ def _contiguous_along_results(domain: Domain, reads: Mapping[str, Collection[Int
     row = [s for s, inner in symbols_of if inner]
     if not outer:
         return False
-    indices = [e for found in reads.values() for e in found if isinstance(e, Expr)]
+    indices = [e for exprs in reads.values() for e in exprs if isinstance(e, Expr)]
     along = sum(e.coeff(outer[-1]) == 1 for e in indices if not _is_without(e, row))
     return along > sum(e.coeff(row[-1]) == 1 for e in indices)
 

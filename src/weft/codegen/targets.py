@@ -38,6 +38,6 @@ def compile_kernels(
     for device in dict.fromkeys(devices):
         chosen = [i for i, d in enumerate(devices) if d == device]
         target: Any = importlib.import_module(TARGETS[device.type])
-        made = target.compile_kernels([kernels[i] for i in chosen], device, hints)
-        compiled.update(zip(chosen, made, strict=True))
+        callables = target.compile_kernels([kernels[i] for i in chosen], device, hints)
+        compiled.update(zip(chosen, callables, strict=True))
     return [compiled[i] for i in range(len(kernels))]

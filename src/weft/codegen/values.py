@@ -98,8 +98,8 @@ class Emitter(KernelBuilder):
 
     def read(self, buffer: Buffer, index: IntExpr) -> Node:
         """The element of `buffer` at a flat index: its producer's node, or a load."""
-        found = self.forwards.get((buffer.name, index))
-        return self.load(buffer.name, buffer.scalar, index) if found is None else found
+        forwarded = self.forwards.get((buffer.name, index))
+        return self.load(buffer.name, buffer.scalar, index) if forwarded is None else forwarded
 
     def within(self, places: Iterable[tuple[IntExpr, IntExpr]]) -> Node | None:
         """Whether 0 <= position < size for each pair; None if that is known without a test."""
@@ -225,10 +225,10 @@ class Value:
         if isinstance(impl, Strided):
             return impl.at(em, index)
         key = (impl, *index, em.mask, em.other)
-        found = em.evaluated.get(key)
-        if found is None:
-            found = em.evaluated[key] = impl.at(em, index)
-        return found
+        node = em.evaluated.get(key)
+        if node is None:
+            node = em.evaluated[key] = impl.at(em, index)
+        return node
 
     def at_or(self, em: Emitter, index: Index, inside: Node | None, otherwise: Scalar) -> Node:
         """The scalar node at `index`, or the number `otherwise` if it is not inside (None: it
@@ -257,8 +257,8 @@ class Value:
         if isinstance(impl, Strided):
             moved = view.strided(impl.shape, impl.strides, impl.offset)
             if moved is not None:
-                made: Strided | Lazy = Strided(impl.buffer, *moved)
-                return Value(shape, self.dtype, made, self.device, self.owner, layout)
+                strided: Strided | Lazy = Strided(impl.buffer, *moved)
+                return Value(shape, self.dtype, strided, self.device, self.owner, layout)
         cost, reads = (impl.cost, impl.reads) if isinstance(impl, Lazy) else (0, 1)
         lazy = Lazy(lambda em, i: self.at(em, view.index(i)), cost, reads, self, view)
         return Value(shape, self.dtype, lazy, self.device, self.owner, layout, self.origins)
@@ -352,13 +352,14 @@ class ExternCall:
 
     def overwritten(self) -> Buffer | None:
         """The first operand, if the call could write into it instead of a copy."""
-        made = self.outputs[0] if len(self.outputs) == 1 else None
-        if made is None or self.op not in WRITERS:
+        result = self.outputs[0] if len(self.outputs) == 1 else None
+        if result is None or self.op not in WRITERS:
             return None
         base: Strided = self.arguments[0].realize()
         buffer = base.buffer
         whole = (base.shape, base.strides, base.offset) == (buffer.shape, buffer.strides, 0)
-        alike = (made.shape, made.strides, made.dtype) == (base.shape, base.strides, buffer.dtype)
+        layout = (result.shape, result.strides, result.dtype)
+        alike = layout == (base.shape, base.strides, buffer.dtype)
         once = sum(read is buffer for read in self.reads) == 1
         return buffer if whole and alike and once else None
 

@@ -39,8 +39,8 @@ def binding_of(op: Any) -> Callable[..., Any] | None:
     if [name for name in packet.overloads() if _may_be_meant(packet, name)] != [op._overloadname]:
         return None
     name = packet.__name__
-    found = (getattr(space, name, None) for space in function_spaces())
-    return next((f for f in found if isinstance(f, BuiltinFunctionType)), None)
+    candidates = (getattr(space, name, None) for space in function_spaces())
+    return next((f for f in candidates if isinstance(f, BuiltinFunctionType)), None)
 
 
 def _may_be_meant(packet: Any, overload: str) -> bool:

@@ -42,22 +42,22 @@ class CallSequence:
         """A global name for an object (the same name for the same object)."""
         key = prefix, id(item)  # the scope keeps the object
         if key not in self._names:
-            self._names[key] = made = f"{prefix}{len(self.scope)}"
-            self.scope[made] = item
+            self._names[key] = global_name = f"{prefix}{len(self.scope)}"
+            self.scope[global_name] = item
         return self._names[key]
 
     def empty(self, buffer: Buffer) -> str:
         """New memory for a buffer."""
-        form, given = form_of(buffer.shape, buffer.strides, 0)
+        form, numbers = form_of(buffer.shape, buffer.strides, 0)
         name = self.name("empty", tensor_calls.empty(form, buffer.dtype, buffer.device))
         about = f"{shape_text(buffer.shape)} {str(buffer.dtype).removeprefix('torch.')}"
-        return f"{name}({', '.join(given)})  # {about}"
+        return f"{name}({', '.join(numbers)})  # {about}"
 
     def view(self, tensor: str, shape: Shape, strides: Shape, offset: IntExpr = 0) -> str:
         """A tensor's memory in another form; the offset counts from its first element."""
-        form, given = form_of(shape, strides, offset)
+        form, numbers = form_of(shape, strides, offset)
         name = self.name("view", tensor_calls.view(form))
-        return f"{name}({', '.join([tensor, *given])})"
+        return f"{name}({', '.join([tensor, *numbers])})"
 
     def tensor(self, value: Strided, *, exact: bool = False) -> str:
         """The expression of a strided value: its buffer, or a view of it.
@@ -77,9 +77,9 @@ def form_of(shape: Shape, strides: Shape, offset: IntExpr) -> tuple[Form, list[s
     """
     follow = strides == contiguous_strides(shape) and not all(isinstance(n, int) for n in strides)
     steps = () if follow else strides
-    given = [python_text(n) for n in (*shape, *steps, offset) if not isinstance(n, int)]
+    unknown = [python_text(n) for n in (*shape, *steps, offset) if not isinstance(n, int)]
     start = offset if isinstance(offset, int) else None
-    return (_known_extents(shape), None if follow else _known_extents(steps), start), given
+    return (_known_extents(shape), None if follow else _known_extents(steps), start), unknown
 
 
 def _known_extents(numbers: Shape) -> tuple[int | None, ...]:
@@ -108,12 +108,12 @@ def plain_strides(shape: Shape, strides: Shape) -> Shape:
     They have no meaning, but libraries look at them: attention kernels refuse strides that are not
     multiples of four.
     """
-    made: list[IntExpr] = []
+    plain: list[IntExpr] = []
     step: IntExpr = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        made.append(step if size == 1 else stride)
-        step = made[-1] * size
-    return tuple(reversed(made))
+        plain.append(step if size == 1 else stride)
+        step = plain[-1] * size
+    return tuple(reversed(plain))
 
 
 def _same(left: Shape, right: Shape, shape: Shape) -> bool:

@@ -108,12 +108,12 @@ def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
         else form_of(v.shape, plain_strides(v.shape, v.strides), v.offset)
         for v in values
     ]
-    form, given = form_of(result.shape, result.strides, 0)
+    form, unknown = form_of(result.shape, result.strides, 0)
     function = tensor_calls.product(
         kind, tuple(view for view, _ in views), form, result.dtype, result.device
     )
     sizes = " @ ".join(shape_text(v.shape) for v in values[-2:])
-    numbers = [*chain.from_iterable(numbers for _, numbers in views), *given]
+    numbers = [*chain.from_iterable(numbers for _, numbers in views), *unknown]
     arguments = ", ".join([*(v.buffer.name for v in values), *numbers])
     return f"{sequence.name(kind, function)}({arguments})  # {sizes}"
 
@@ -141,8 +141,8 @@ def _resolve_conjugate(sequence: CallSequence, call: ExternCall, buffer: Buffer)
     """Resolve a conjugate flag that the fakes do not have (a singular vector's on a GPU): kernels
     read memory as it is."""
     if buffer.dtype.is_complex and not call.may_alias():
-        given = f" if {buffer.name} is not None else None" if call.is_tuple else ""
-        sequence.lines.append(f"{buffer.name} = {buffer.name}.resolve_conj(){given}")
+        unless_none = f" if {buffer.name} is not None else None" if call.is_tuple else ""
+        sequence.lines.append(f"{buffer.name} = {buffer.name}.resolve_conj(){unless_none}")
 
 
 def _check_strides(sequence: CallSequence, buffer: Buffer, *, optional: bool) -> None:
@@ -152,9 +152,9 @@ def _check_strides(sequence: CallSequence, buffer: Buffer, *, optional: bool) ->
     """
     sequence.scope["with_strides"] = with_strides
     want = shape_text(buffer.strides)
-    given = f"{buffer.name} is not None and " if optional else ""
+    unless_none = f"{buffer.name} is not None and " if optional else ""
     restored = f"{buffer.name} = with_strides({buffer.name}, {want})"
-    sequence.lines.append(f"if {given}{buffer.name}.stride() != {want}: {restored}")
+    sequence.lines.append(f"if {unless_none}{buffer.name}.stride() != {want}: {restored}")
 
 
 def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -141,9 +141,9 @@ def _room(buffer: Buffer) -> IntExpr:
 def _update(plan: MemoryPlan, group: Group) -> None:
     """What is defined as a change of another buffer has its memory."""
     for member in group.members:
-        made, base = member.access.definition.buffer, member.access.definition.updates
+        buffer, base = member.access.definition.buffer, member.access.definition.updates
         if base is not None:
-            plan.in_place[made.name] = base.name
+            plan.in_place[buffer.name] = base.name
 
 
 def _donate(
@@ -190,19 +190,19 @@ def _place(
 
 
 def _overwrite(
-    plan: MemoryPlan, made: Buffer, base: Buffer, lowered: GraphLowering, position: int
+    plan: MemoryPlan, result: Buffer, base: Buffer, lowered: GraphLowering, position: int
 ) -> None:
     """Let an ATen call that is the last to read its first operand write there, if that is our
     memory or the input whose new value this is."""
-    target = lowered.written.get(made.name)
+    target = lowered.written.get(result.name)
     if target is not None and plan.root(base.name) == target.name:
         if position <= plan.refusals.last:
             return
         plan.buffers[target.name] = target
         plan.donated.append(target.name)
-        plan.in_place[made.name] = base.name
+        plan.in_place[result.name] = base.name
     elif base.name in plan.buffers and _is_dense(base):
-        plan.in_place[made.name] = base.name
+        plan.in_place[result.name] = base.name
 
 
 def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:
@@ -247,11 +247,11 @@ def _forgo_costly_reuse(
 ) -> None:
     """Undo reuse that would keep memory for a later buffer while most memory is in use."""
     steps = enumerate(schedule.steps)
-    made = {b.name: k for k, step in steps for b in step_writes(step, schedule.needed)}
-    used = _bytes_in_use(plan, lowered, made, last, len(schedule.steps))
+    allocated_at = {b.name: k for k, step in steps for b in step_writes(step, schedule.needed)}
+    used = _bytes_in_use(plan, lowered, allocated_at, last, len(schedule.steps))
     most = max(used)
-    for name, old in sorted(plan.reuse.items(), key=lambda pair: made[pair[0]]):
-        size, gap = estimated_bytes(plan.buffers[old]), range(last[old] + 1, made[name])
+    for name, old in sorted(plan.reuse.items(), key=lambda pair: allocated_at[pair[0]]):
+        size, gap = estimated_bytes(plan.buffers[old]), range(last[old] + 1, allocated_at[name])
         if any(used[k] + size > most for k in gap):
             del plan.reuse[name]
             continue
@@ -260,8 +260,8 @@ def _forgo_costly_reuse(
 
 
 def _bytes_in_use(
-    plan: MemoryPlan, lowered: GraphLowering, made: Mapping[str, int], last: Mapping[str, int],
-    n_steps: int,
+    plan: MemoryPlan, lowered: GraphLowering, allocated_at: Mapping[str, int],
+    last: Mapping[str, int], n_steps: int,
 ) -> list[int]:
     """The bytes in use at each step, if dead memory were freed at once."""
     overwritten = set(plan.in_place.values())
@@ -271,7 +271,7 @@ def _bytes_in_use(
         if isinstance(buffer, Buffer) and buffer.name not in lowered.held:
             change[0] += estimated_bytes(buffer)
             change[last[buffer.name] + 1] -= estimated_bytes(buffer)
-    for name, start in made.items():
+    for name, start in allocated_at.items():
         if plan.root(name) not in plan.donated:
             size = estimated_bytes(plan.buffers[name])
             change[start] += size

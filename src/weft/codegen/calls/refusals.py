@@ -66,25 +66,25 @@ def find_refusals(
     schedule: Schedule, lowered: GraphLowering, kernels: Mapping[int, Kernel]
 ) -> Refusals:
     """The steps that may raise; nothing is tested if no input could be overwritten."""
-    found = Refusals()
+    refusals = Refusals()
     if not lowered.written:
-        return found
+        return refusals
     known = {item.name: -1 for item in lowered.inputs if isinstance(item, Buffer)}
     for position, step in enumerate(schedule.steps):
         for check in _checks_of(step, kernels):
             if check is None or check.buffer not in known:
-                found.last = position
+                refusals.last = position
                 continue
             at = known[check.buffer]
-            found.last = max(found.last, at)
-            if check not in found.checks[at]:
-                found.checks[at].append(check)
+            refusals.last = max(refusals.last, at)
+            if check not in refusals.checks[at]:
+                refusals.checks[at].append(check)
         if isinstance(step, ExternCall):
             known.update((b.name, position) for b in step.outputs if b is not None)
         else:
             known.update((m.access.definition.buffer.name, position) for m in step.members
                          if m.access.definition.buffer.name in schedule.needed)
-    return found
+    return refusals
 
 
 def _checks_of(step: Step, kernels: Mapping[int, Kernel]) -> Iterator[PlaceCheck | None]:

@@ -106,10 +106,10 @@ def _buffer_names(lowered: GraphLowering, stage: Sequence[int]) -> list[str]:
 
 def _hand_over(sequence: CallSequence, lowered: GraphLowering, stage: Sequence[int]) -> None:
     """Pause with a list of outputs and their numbers, which the caller then owns alone."""
-    made = [f"({k}, {_result(sequence, lowered.outputs[k])})" for k in stage]
+    pairs = [f"({k}, {_result(sequence, lowered.outputs[k])})" for k in stage]
     names = _buffer_names(lowered, stage)
     gone = f"; del {', '.join(names)}" if names else ""
-    sequence.lines.append(f"ready = [[{', '.join(made)}]]{gone}")
+    sequence.lines.append(f"ready = [[{', '.join(pairs)}]]{gone}")
     sequence.lines.append("yield ready.pop()")
 
 
@@ -140,10 +140,10 @@ def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) ->
 
 
 def _bind_sizes(
-    sequence: CallSequence, name: str, given: tuple[Shape, Shape], bound: set[str]
+    sequence: CallSequence, name: str, layout: tuple[Shape, Shape], bound: set[str]
 ) -> None:
     """Read symbols that are a whole size or stride of an input."""
-    for extents, values in zip(("shape", "stride()"), given, strict=True):
+    for extents, values in zip(("shape", "stride()"), layout, strict=True):
         targets = ["_"] * len(values)
         for dim, value in enumerate(values):
             if isinstance(value, Expr) and symbols(value) == {value} and str(value) not in bound:
@@ -171,9 +171,9 @@ def _bind_numbers(sequence: CallSequence, lowered: GraphLowering) -> None:
 def _numbers(lowered: GraphLowering) -> Iterator[tuple[str, IntExpr | FloatValue, str]]:
     """Names, values and expressions of those numbers."""
     if lowered.facts is not None:
-        for made, quotient in lowered.facts.quotients.items():
+        for symbol, quotient in lowered.facts.quotients.items():
             value = lowered.facts.simplify(quotient)
-            yield str(made), value, python_text(value)
+            yield str(symbol), value, python_text(value)
     for bits, number in lowered.floats.items():
         yield str(bits), number, f"bits_of({text(number)})"
 
@@ -220,14 +220,14 @@ def _as(sequence: CallSequence, old: Buffer, new: Buffer) -> str:
 def _call(
     sequence: CallSequence, call: ExternCall, lowered: GraphLowering, plan: MemoryPlan
 ) -> None:
-    made = call.outputs[0] if call.outputs else None
-    if made is None or made.name not in plan.in_place:
+    result = call.outputs[0] if call.outputs else None
+    if result is None or result.name not in plan.in_place:
         spell_call(sequence, call)
         return
-    _allocate(sequence, plan, [made])
-    root = plan.root(made.name)  # writes to a caller's tensor are counted elsewhere
-    given = any(isinstance(b, Buffer) and b.name == root for b in lowered.inputs)
-    spell_write(sequence, call, f"{made.name}.data" if given else made.name)
+    _allocate(sequence, plan, [result])
+    root = plan.root(result.name)  # writes to a caller's tensor are counted elsewhere
+    is_input = any(isinstance(b, Buffer) and b.name == root for b in lowered.inputs)
+    spell_write(sequence, call, f"{result.name}.data" if is_input else result.name)
 
 
 def _launch(sequence: CallSequence, kernel: Kernel, compiled: Any) -> None:

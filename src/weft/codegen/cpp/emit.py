@@ -446,19 +446,19 @@ def _with_functions_apart(lines: list[str]) -> list[str]:
 
 def _headers(plan: Plan) -> set[str]:
     kernel = plan.kernel
-    found = {"core.h"}.union(*(headers_of(n) for n in kernel.nodes if isinstance(n, Op)))
+    headers = {"core.h"}.union(*(headers_of(n) for n in kernel.nodes if isinstance(n, Op)))
     if any(isinstance(n, Reduce) for n in kernel.nodes):
-        found.add("reduce.h")
+        headers.add("reduce.h")
     if any(b.dtype == "f16" for b in kernel.buffers):
-        found.add("half.h")
+        headers.add("half.h")
     if plan.tile is not None:
-        found.add("tile.h")
+        headers.add("tile.h")
     if plan.vector is not None and any(
         stride(a.index, plan.vector.symbol) in (*SHUFFLED_STEPS, BACKWARDS)
         for a in accesses(kernel)
     ):
-        found.add("strided.h")
-    return found
+        headers.add("strided.h")
+    return headers
 
 
 def _own_index(node: Node) -> IntExpr:
@@ -469,14 +469,14 @@ def _own_index(node: Node) -> IntExpr:
 
 def _loop_dependent(kernel: Kernel) -> set[int]:
     """Ids of the nodes that cannot be computed before all loops."""
-    found: set[int] = set()
+    dependent: set[int] = set()
     loops = {v.symbol for v in (*kernel.outer, *kernel.inner)}
     for node in kernel.nodes:
         depends = isinstance(node, Reduce | Indirect) or not loops.isdisjoint(
             symbols(_own_index(node)))
-        if depends or node.inner or any(o.id in found for o in operands(node)):
-            found.add(node.id)
-    return found
+        if depends or node.inner or any(o.id in dependent for o in operands(node)):
+            dependent.add(node.id)
+    return dependent
 
 
 def _product(factors: Iterable[str]) -> str:

@@ -48,11 +48,11 @@ def is_apart(store: Store, points: Sequence[LoopVar]) -> bool:
 def owners(kernel: Kernel, is_known: Callable[[Indirect], bool]) -> dict[int, Indirect]:
     """For each combining store (by position) an index, known at a point, that tells its rows from
     others; none at all if one of the stores has none."""
-    found: dict[int, Indirect] = {}
+    indices: dict[int, Indirect] = {}
     for number, store in enumerate(kernel.stores):
         if store.mode != "assign":
             index = next((i for i in store.indirect if is_known(i)), None)
             if index is None:
                 return {}
-            found[number] = index
-    return found
+            indices[number] = index
+    return indices

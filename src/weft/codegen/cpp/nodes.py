@@ -318,8 +318,8 @@ class NodeWriter:
             if (s.buffer, s.mode) == (first.buffer, first.mode) and self.is_wide_store(s)
         }
         lowest = min((k for k in partners if isinstance(k, int)), default=0)
-        found = [partners.get(lowest + k) for k in range(int(step))]
-        return [first] if None in found else [s for s in found if s is not None]
+        run = [partners.get(lowest + k) for k in range(int(step))]
+        return [first] if None in run else [s for s in run if s is not None]
 
     def store(self, store: Store) -> None:
         buffer = self.buffers[store.buffer]
@@ -384,11 +384,11 @@ class NodeWriter:
         return self.size_parts[text]
 
     def indirect_names(self, indirect: Iterable[Indirect], lane: str) -> dict[str, str]:
-        found = {}
+        elements = {}
         for node in indirect:
             name = symbol_of(node.symbol).name
-            found[name] = f"{self.names[name]}.at[{lane if self.plan.varies(node) else '0'}]"
-        return found
+            elements[name] = f"{self.names[name]}.at[{lane if self.plan.varies(node) else '0'}]"
+        return elements
 
     def per_lane(self, expr: IntExpr, indirect: Iterable[Indirect], buffer: str = "") -> str:
         """A C++ function of the lane number that gives the index, or the address in `buffer`."""
@@ -448,16 +448,16 @@ def name_of(variable: LoopVar | None) -> str:
 def _terms_with(index: IntExpr, variable: Expr) -> IntExpr:
     """The terms of a sum that depend on `variable`."""
     terms = {} if isinstance(index, int) else index.terms
-    found: IntExpr = 0
+    dependent: IntExpr = 0
     for monomial, coefficient in terms.items():
         if any(variable in atom.expr.symbols for atom in monomial):
-            found += prod((atom.expr for atom in monomial), start=coefficient)
-    return found
+            dependent += prod((atom.expr for atom in monomial), start=coefficient)
+    return dependent
 
 
 def _largest_operand(expr: IntExpr, variable: Expr) -> float:
     """A number that neither the value nor what is divided or compared in computing it exceeds."""
-    found: float = max(-lower_bound(expr), upper_bound(expr))
+    largest: float = max(-lower_bound(expr), upper_bound(expr))
     for atom in () if isinstance(expr, int) else expr.atoms():
         if isinstance(atom, Symbol) or variable not in atom.expr.symbols:
             continue
@@ -465,8 +465,8 @@ def _largest_operand(expr: IntExpr, variable: Expr) -> float:
             variable in symbols(atom.right) or lower_bound(atom.right) < 1
         ):
             return inf
-        found = max(found, *(_largest_operand(part, variable) for part in operands_of(atom)))
-    return found
+        largest = max(largest, *(_largest_operand(part, variable) for part in operands_of(atom)))
+    return largest
 
 
 def _known_ahead(atom: Atom, sizes: frozenset[IntExpr]) -> bool:

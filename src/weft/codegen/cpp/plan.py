@@ -169,8 +169,8 @@ class Plan:
         length."""
         if self.vector is None:
             return []
-        found = [self.vector.extent, *(e for s in self.segments for e in (s.start, s.stop))]
-        return [e for e in dict.fromkeys(found) if e % self.step != 0]
+        borders = [self.vector.extent, *(e for s in self.segments for e in (s.start, s.stop))]
+        return [e for e in dict.fromkeys(borders) if e % self.step != 0]
 
     @property
     def in_two(self) -> bool:
@@ -221,8 +221,8 @@ def _branches(plan: Plan) -> tuple[LoopVar, list[Segment]] | None:
     costs is not paid for the others."""
     if plan.kernel.inner or plan.segments or plan.tile is not None or plan.owners:
         return None
-    found = ((v, segments(plan.kernel, v)) for v in plan.points)
-    return next((pair for pair in found if pair[1]), None)
+    branching = ((v, segments(plan.kernel, v)) for v in plan.points)
+    return next((pair for pair in branching if pair[1]), None)
 
 
 def _share_combining_stores(plan: Plan) -> None:
@@ -278,13 +278,13 @@ def accesses(kernel: Kernel) -> Iterator[Access]:
 
 def varying_nodes(kernel: Kernel, variable: Expr) -> frozenset[int]:
     """Ids of the nodes that differ along `variable`."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for node in kernel.nodes:
         own = symbols(node.index) if isinstance(node, Load) else (
             symbols(node.expr) if isinstance(node, IndexValue) else ())
-        if variable in own or any(o.id in found for o in operands(node)):
-            found.add(node.id)
-    return frozenset(found)
+        if variable in own or any(o.id in ids for o in operands(node)):
+            ids.add(node.id)
+    return frozenset(ids)
 
 
 def _choose_vector(
@@ -306,11 +306,11 @@ def _reductions_end(kernel: Kernel, varying: frozenset[int], inner: bool) -> fro
     """With an inner vector variable, a reduction and what follows are equal in all lanes."""
     if not inner:
         return varying
-    found: set[int] = set()
+    ids: set[int] = set()
     for node in kernel.nodes:
         if node.id in varying and node.inner:
-            found.add(node.id)
-    return frozenset(found)
+            ids.add(node.id)
+    return frozenset(ids)
 
 
 def trips(extent: IntExpr) -> int:
@@ -422,22 +422,22 @@ def _bytes(node: Node) -> int:
 def narrow_indices(kernel: Kernel, varying: frozenset[int]) -> frozenset[int]:
     """Index values that fit in 32 bits and are only cast or compared: with other such values, or
     with what all lanes share (which is limited to 32 bits, beyond all of them)."""
-    found = {n.id for n in kernel.nodes if isinstance(n, IndexValue) and fits_int32(n.expr)}
-    if not found:
+    narrow = {n.id for n in kernel.nodes if isinstance(n, IndexValue) and fits_int32(n.expr)}
+    if not narrow:
         return frozenset()
     other_uses = [n for s in kernel.stores for n in (s.value, *s.indirect)]
     for node in kernel.nodes:
         if not (isinstance(node, Op) and node.name in COMPARISONS):
             is_cast = isinstance(node, Op) and node.name == "cast" and node.dtype != "bool"
             other_uses += () if is_cast else operands(node)
-    found -= {n.id for n in other_uses}
+    narrow -= {n.id for n in other_uses}
     pairs = [n.args for n in kernel.nodes if isinstance(n, Op) and n.name in COMPARISONS]
     while True:
         wrong = {a.id for pair in pairs for a in pair
-                 if not all(_fits(b, found) or b.id not in varying for b in pair)}
-        if wrong.isdisjoint(found):
-            return frozenset(found)
-        found -= wrong
+                 if not all(_fits(b, narrow) or b.id not in varying for b in pair)}
+        if wrong.isdisjoint(narrow):
+            return frozenset(narrow)
+        narrow -= wrong
 
 
 def _fits(node: Node, narrow: set[int]) -> bool:
@@ -552,14 +552,14 @@ def _roots(stage: Stage) -> list[Node]:
 def _closure(roots: Iterable[Node], stop: Iterable[int] = ()) -> dict[int, Node]:
     """The inner-level nodes that `roots` need, up to the ids in `stop`."""
     stopped = set(stop)
-    found: dict[int, Node] = {}
+    needed: dict[int, Node] = {}
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node.inner and node.id not in found and node.id not in stopped:
-            found[node.id] = node
+        if node.inner and node.id not in needed and node.id not in stopped:
+            needed[node.id] = node
             stack.extend(operands(node))
-    return found
+    return needed
 
 
 def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, Node]]) -> None:

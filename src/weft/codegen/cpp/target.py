@@ -33,11 +33,11 @@ def compile_kernels(
         for kernel, source in zip(kernels, sources, strict=True):
             events.record("output_code", name=kernel.name, source=_listing(kernel, source))
     with events.stage("cpp_compile"):
-        for one in started:
-            one.wait()
+        for compiling in started:
+            compiling.wait()
     return [
-        kernel_of(one, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
-        for one, k in zip(started, kernels, strict=True)
+        kernel_of(done, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
+        for done, k in zip(started, kernels, strict=True)
     ]
 
 

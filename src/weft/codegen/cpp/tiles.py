@@ -52,9 +52,9 @@ def choose_tile(kernel: Kernel, v: LoopVar, varying: frozenset[int]) -> Tile | N
     candidates = [u for u in kernel.outer if u is not v]
     if not width or not candidates:
         return None
-    found = {u: _transposed_loads(kernel, v.symbol, u.symbol, varying) for u in candidates}
-    rows = max(candidates, key=lambda u: len(found[u][0]) + len(found[u][1]))
-    loads, stores = found[rows]
+    transposed = {u: _transposed_loads(kernel, v.symbol, u.symbol, varying) for u in candidates}
+    rows = max(candidates, key=lambda u: len(transposed[u][0]) + len(transposed[u][1]))
+    loads, stores = transposed[rows]
     if not (loads or stores) or (
             isinstance(rows.extent, int) and rows.extent < HEIGHTS[-1] // 2):
         return None

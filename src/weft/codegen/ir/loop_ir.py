@@ -387,8 +387,8 @@ class KernelBuilder:
     def _find_indirect(self, index: IntExpr) -> tuple[Indirect, ...]:
         if not self._indirects:
             return ()
-        found = symbols(index)
-        return tuple(node for symbol, node in self._indirects.items() if symbol in found)
+        used = symbols(index)
+        return tuple(node for symbol, node in self._indirects.items() if symbol in used)
 
     def _varies(self, index: IntExpr, indirect: tuple[Indirect, ...]) -> bool:
         inner = self._inner_symbols
@@ -483,11 +483,11 @@ def _size_symbols(
     nodes: list[Node], stores: list[Store], loops: tuple[LoopVar, ...]
 ) -> tuple[Expr, ...]:
     bound = {v.symbol for v in loops} | {n.symbol for n in nodes if isinstance(n, Indirect)}
-    found: dict[Expr, None] = {}
+    sizes: dict[Expr, None] = {}
     extents = [v.extent for v in loops]
     for expr in (*extents, *index_exprs(nodes), *(s.index for s in stores)):
-        found.update(dict.fromkeys(s for s in symbols(expr) if s not in bound))
-    return tuple(sorted(found, key=str))
+        sizes.update(dict.fromkeys(s for s in symbols(expr) if s not in bound))
+    return tuple(sorted(sizes, key=str))
 
 
 # --- verification

@@ -29,8 +29,8 @@ def simplified(b: KernelBuilder, name: str, args: tuple[Node, ...], dtype: str) 
     rule = _RULES.get(name)
     if rule is None:
         return None
-    found: Node | None = rule(b, args, dtype)
-    return found
+    simpler: Node | None = rule(b, args, dtype)
+    return simpler
 
 
 def literal(node: Node) -> Any:

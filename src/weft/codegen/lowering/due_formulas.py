@@ -28,10 +28,10 @@ _FEW: Final = 2
 if it frees more than `_FEW` times the bytes that it takes."""
 
 
-def is_due(freed: int, made: int, calls: int) -> bool:
+def is_due(freed: int, allocated: int, calls: int) -> bool:
     """Whether a formula that frees and allocates so many bytes should be computed `calls` before
     its reader."""
-    return freed > made and (calls > _NEAR or freed > _FEW * made)
+    return freed > allocated and (calls > _NEAR or freed > _FEW * allocated)
 
 
 @final
@@ -39,7 +39,7 @@ def is_due(freed: int, made: int, calls: int) -> bool:
 class _Waiting:
     value: Value
     freed: int
-    made: int
+    allocated: int
     calls: int = 0
 
 
@@ -59,31 +59,31 @@ class DueFormulas:
     def add(self, node: Node, value: Value, environment: Mapping[Node, Any]) -> None:
         """Record the formula of `node` if it frees more than it takes."""
         if len(node.users) == 1 and not isinstance(value.impl, Strided):
-            freed, made = _freed_bytes(node, environment, _DEPTH), estimated_bytes(value)
-            if freed > made:
-                self._waiting[node] = _Waiting(value, freed, made)
+            freed, allocated = _freed_bytes(node, environment, _DEPTH), estimated_bytes(value)
+            if freed > allocated:
+                self._waiting[node] = _Waiting(value, freed, allocated)
 
     def before_call(self) -> None:
         """Realise the formulas that are due before a library call."""
         for node, waiting in list(self._waiting.items()):
             waiting.calls += 1
-            if is_due(waiting.freed, waiting.made, waiting.calls):
+            if is_due(waiting.freed, waiting.allocated, waiting.calls):
                 del self._waiting[node]
                 waiting.value.realize()
 
 
 def _freed_bytes(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
     """The bytes computed by the graph that only the formula of `node` reads."""
-    found = 0
+    freed = 0
     for operand in node.all_input_nodes if depth else ():
         value = environment[operand]
         if len(operand.users) > 1 or operand.op != "call_function" or not isinstance(value, Value):
             continue
         if isinstance(value.impl, Strided) and not _is_view(operand, value, environment):
-            found += estimated_bytes(value)
+            freed += estimated_bytes(value)
         else:
-            found += _freed_bytes(operand, environment, depth - 1)
-    return found
+            freed += _freed_bytes(operand, environment, depth - 1)
+    return freed
 
 
 def _is_view(node: Node, value: Value, environment: Mapping[Node, Any]) -> bool:

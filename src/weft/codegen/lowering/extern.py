@@ -50,7 +50,7 @@ def _read_meanwhile(cx: LoweringContext, reads: list[Buffer]) -> list[Buffer]:
     """What collectives that are waited for may still read."""
     return [buffer for call in cx.graph.definitions
             if isinstance(call, ExternCall) and is_collective(call.op)
-            and any(made in reads for made in call.outputs)
+            and any(output in reads for output in call.outputs)
             for buffer in call.reads]
 
 

@@ -128,8 +128,8 @@ class GraphLowering:
             if not isinstance(value, Value) or not isinstance(target, Buffer):
                 continue
             if _same_form(value.realize(), target):
-                made = value.realize().buffer
-                names = {made.name, *_steps_to(made, target)}
+                buffer = value.realize().buffer
+                names = {buffer.name, *_steps_to(buffer, target)}
                 self.written.update(dict.fromkeys(names, target))
 
     def is_rewritten(self, value: Value) -> bool:
@@ -152,11 +152,11 @@ class GraphLowering:
         self.inputs.append(buffer)
         if not aten_facts(node).dies:
             self.held.add(buffer.name)
-        found = self._in_memory(buffer)
+        stored = self._in_memory(buffer)
         if node in self.padded:
-            lazy, layout = Lazy(found.at, reads=1), self.padded[node]
-            return Value(found.shape, found.dtype, lazy, found.device, self, layout)
-        return found
+            lazy, layout = Lazy(stored.at, reads=1), self.padded[node]
+            return Value(stored.shape, stored.dtype, lazy, stored.device, self, layout)
+        return stored
 
     def _input_buffer(self, tensor: torch.Tensor) -> Buffer:
         name = f"in{len(self.inputs)}"
@@ -230,16 +230,16 @@ class GraphLowering:
             except NotLowered:
                 pass
         if function in VIEWS and not binds(node) and _is_bare(node, tensors):
-            made = function(cx, *args, **keywords)
-            items = made if isinstance(made, list) else [made]
+            outputs = function(cx, *args, **keywords)
+            items = outputs if isinstance(outputs, list) else [outputs]
             if all(isinstance(v.impl, Strided) for v in items):
-                return made
+                return outputs
         op: Any = node.target
         self.extern_ops.append(op.__name__ if isinstance(op, FunctionType) else str(op))
         is_tuple = isinstance(value, (list, tuple))
         wanted = _tensor_numbers(node, results)
-        made = call_aten(cx, args, keywords, wanted, is_tuple, binds(node), must_run=by_aten)
-        return made if is_tuple else made[0]
+        outputs = call_aten(cx, args, keywords, wanted, is_tuple, binds(node), must_run=by_aten)
+        return outputs if is_tuple else outputs[0]
 
     def _return(
         self, items: Sequence[Any], environment: dict[Node, Any], behind: dict[Node, int]
@@ -249,7 +249,7 @@ class GraphLowering:
 
         `behind`: the number of definitions behind each node.
         """
-        made: dict[int, list[Definition]] = defaultdict(list)
+        delayed: dict[int, list[Definition]] = defaultdict(list)
         known = len(self.definitions)
         for item in items:
             output = self._output(item, environment)
@@ -260,18 +260,18 @@ class GraphLowering:
             new = self.definitions[known:]
             del self.definitions[known:]
             if new:
-                made[behind[item]] += new
-        for position in sorted(made, reverse=True):
-            self.definitions[position:position] = made[position]
+                delayed[behind[item]] += new
+        for position in sorted(delayed, reverse=True):
+            self.definitions[position:position] = delayed[position]
 
     def _output(self, item: Any, environment: dict[Node, Any]) -> Any:
         """An output: a strided value, a number or a constant."""
         if not isinstance(item, Node):
             return to_number(item) if isinstance(item, (torch.SymInt, torch.SymFloat)) else item
-        found = environment[item]
-        if not isinstance(found, Value):
-            return found
-        return self._lay_out(found, item.meta["val"])
+        output = environment[item]
+        if not isinstance(output, Value):
+            return output
+        return self._lay_out(output, item.meta["val"])
 
     def _lay_out(self, value: Value, promised: torch.Tensor) -> Value:
         """The value in memory with the strides that the graph promises."""
@@ -306,8 +306,8 @@ class GraphLowering:
         if shape == value.shape or layout is None or not is_supported(value.dtype):
             return None
         once = Value(shape, value.dtype, Lazy(value.at), value.device, self, layout, value.origins)
-        made = Strided(once.realize().buffer, value.shape, strides, 0)
-        return Value(value.shape, value.dtype, made, value.device, self)
+        expanded = Strided(once.realize().buffer, value.shape, strides, 0)
+        return Value(value.shape, value.dtype, expanded, value.device, self)
 
     def _lay_out_by_aten(self, value: Value, strides: Shape) -> Value:
         """As `_lay_out`, by ATen, where kernels cannot do it: complex numbers, memory with
@@ -389,11 +389,11 @@ def _is_lone_copy(node: Node) -> bool:
     return aten_facts(node).alone and node.target is torch.ops.aten.clone.default
 
 
-def _steps_to(made: Buffer, start: Buffer) -> list[str]:
+def _steps_to(end: Buffer, start: Buffer) -> list[str]:
     """The buffers on the way from `start` to a new value of it through calls that could each
     overwrite the previous one; () if there is no such way."""
     names: list[str] = []
-    at: Buffer | None = made
+    at: Buffer | None = end
     while at is not None and at is not start:
         names.append(at.name)
         at = at.definition.overwritten() if isinstance(at.definition, ExternCall) else None
@@ -407,8 +407,8 @@ def _facts_of(gm: GraphModule) -> Facts | None:
             continue
         for number in _numbers_in(node.meta["val"]):
             if isinstance(number, (torch.SymInt, torch.SymFloat)):
-                found: Facts = number.node.shape_env.facts
-                return found
+                facts: Facts = number.node.shape_env.facts
+                return facts
     return None
 
 
@@ -551,24 +551,24 @@ def dense_layout(shape: Shape, strides: Shape) -> Shape | None:
     step: IntExpr = 1
     left = [d for d, n in enumerate(shape) if n != 1]
     while left:
-        found = next((d for d in reversed(left) if strides[d] is step or strides[d] == step), None)
-        if found is None:
+        inner = next((d for d in reversed(left) if strides[d] is step or strides[d] == step), None)
+        if inner is None:
             return None
-        step = step * shape[found]
-        left.remove(found)
+        step = step * shape[inner]
+        left.remove(inner)
     return strides
 
 
 def _same_form(placed: Strided, target: Buffer) -> bool:
     """Whether a value is all of its own buffer, with the layout of `target`."""
-    made = placed.buffer
+    buffer = placed.buffer
     return (
-        made.definition is not None
+        buffer.definition is not None
         and placed.offset == 0
-        and (placed.shape, made.shape) == (target.shape, target.shape)
-        and (made.dtype, made.device) == (target.dtype, target.device)
-        and _same_strides(made.shape, placed.strides, made.strides)
-        and _same_strides(made.shape, made.strides, target.strides)
+        and (placed.shape, buffer.shape) == (target.shape, target.shape)
+        and (buffer.dtype, buffer.device) == (target.dtype, target.device)
+        and _same_strides(buffer.shape, placed.strides, buffer.strides)
+        and _same_strides(buffer.shape, buffer.strides, target.strides)
     )
 
 

@@ -172,13 +172,13 @@ class Positions:
     @staticmethod
     def of(indices: list[Value | None], shape: Shape, *, check: bool) -> Positions:
         """Raises NotLowered for masks."""
-        given = [d for d, v in enumerate(indices) if v is not None]
+        indexed = [d for d, v in enumerate(indices) if v is not None]
         tensors = [v for v in indices if v is not None]
         if not tensors or any(v.dtype in (torch.bool, torch.uint8) for v in tensors):
             raise NotLowered("mask index")
-        together = given == list(range(given[0], given[0] + len(given)))
+        together = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
         point = _broadcast([v.shape for v in tensors])
-        return Positions(indices, shape, point, given[0] if together else 0, check)
+        return Positions(indices, shape, point, indexed[0] if together else 0, check)
 
     @property
     def result_shape(self) -> Shape:
@@ -352,28 +352,28 @@ def upsample_nearest(cx: LoweringContext, x: Value, size: Any, *scales: Any) -> 
 
 def whole_factors(small: Shape, large: Shape, scales: Sequence[float | None]) -> list[int]:
     """The integers by which an image is enlarged; [] if a size or scale says something else."""
-    found: list[int] = []
+    factors: list[int] = []
     for n, m, scale in zip_longest(small, large, scales):
         factor = floor_div(m, n)
         if not (isinstance(factor, int) and factor and factor * n == m and scale in (None, factor)):
             return []
-        found.append(factor)
-    return found
+        factors.append(factor)
+    return factors
 
 
 def _ratios(cx: LoweringContext, source: Shape, scales: Sequence[float | None]) -> list[float]:
     """What ATen multiplies positions in results with: float32 numbers. The sizes of images
     say more than the scales where a dimension is kept, or on CPUs doubled."""
-    found = []
+    ratios = []
     for n, m, scale in zip_longest(source, cx.shape[2:], scales):
         if not (isinstance(n, int) and isinstance(m, int) and m):
             raise NotLowered("upsampling of unknown sizes by a fraction")
         if len(source) == 2 and (m == n or (m == 2 * n and cx.device.type == "cpu")):
-            found.append(n / m)
+            ratios.append(n / m)
             continue
         ratio = torch.tensor(1 / scale) if scale else torch.tensor(float(n)) / m
-        found.append(ratio.item())
-    return found
+        ratios.append(ratio.item())
+    return ratios
 
 
 def _scaled(em: Emitter, position: IntExpr, ratio: float, size: IntExpr) -> IntExpr:

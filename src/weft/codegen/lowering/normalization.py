@@ -112,7 +112,7 @@ def layer_norm(
     cx: LoweringContext, x: Value, normalized: list[Any], weight: Value | None, bias: Value | None,
     eps: float
 ) -> list[Value]:
-    if any(given is not None and given.shape != tuple(normalized) for given in (weight, bias)):
+    if any(p is not None and p.shape != tuple(normalized) for p in (weight, bias)):
         raise NotLowered("ATen refuses it, or knows the sizes to be equal")
     axes = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
     wide = compute_dtype(x.dtype)
@@ -201,10 +201,10 @@ def batch_norm_inference(
 def _inference_statistics(cx: LoweringContext, mean: Value, var: Value, eps: float) -> list[Value]:
     """The statistics that were used, as GPU kernels return them; those of CPUs are empty."""
     inverse = _inverse_deviation(cx, var, eps, compute_dtype(var.dtype))
-    made = zip((mean, inverse), cx.shapes[1:], cx.dtypes[1:], strict=True)
+    statistics = zip((mean, inverse), cx.shapes[1:], cx.dtypes[1:], strict=True)
     return [cx.pointwise(same, value, shape=shape, dtype=dtype, cost=0)
             if value.shape == shape else cx.lazy(shape, dtype, lambda em, _: em.const(0, "f32"))
-            for value, shape, dtype in made]
+            for value, shape, dtype in statistics]
 
 
 NUMBER_OPERATORS.update((

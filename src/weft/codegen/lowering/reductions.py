@@ -152,10 +152,10 @@ def _reduction_loop(
 
     flags = tuple(d in dims for d in range(len(x.shape)))
     last = None if finish is None else lambda em, node: finish(Term(em, node)).node
-    made: Value = cx.graph.define(
+    reduced: Value = cx.graph.define(
         Computed(buffer, x.shape, formula, store, kind, flags, last, origins=cx.origins)
     )
-    return made
+    return reduced
 
 
 def _few_places(

@@ -199,12 +199,12 @@ def number_value(cx: LoweringContext, operand: Any) -> Any:
 
 def _joint_origins(operands: Sequence[Any], own: tuple[Origin, ...]) -> tuple[Origin, ...]:
     """The origins of a formula: its operands' formulas, then itself; the latest eight."""
-    found: dict[Origin, None] = {}
+    origins: dict[Origin, None] = {}
     for operand in operands:
         if isinstance(operand, Value) and isinstance(operand.impl, Lazy):
-            found.update(dict.fromkeys(operand.origins))
-    found.update(dict.fromkeys(own))
-    return tuple(found)[-8:]
+            origins.update(dict.fromkeys(operand.origins))
+    origins.update(dict.fromkeys(own))
+    return tuple(origins)[-8:]
 
 
 def cost_of(*operands: Any) -> tuple[int, int]:
@@ -236,7 +236,7 @@ def _value_reader(value: Value, scalar: str, rank: int) -> Callable[[Emitter, In
         return lambda em, index: em.cast(value.at(em, index[skip:]), scalar)
 
     def read(em: Emitter, index: Index) -> Node:
-        own = [0 if one else i for one, i in zip(ones, index[skip:], strict=True)]
+        own = [0 if is_one else i for is_one, i in zip(ones, index[skip:], strict=True)]
         return em.cast(value.at(em, own), scalar)
 
     return read

@@ -39,15 +39,15 @@ _VIEWS: Final = frozenset({
 
 def padded_rows(gm: GraphModule) -> dict[Node, Shape]:
     """The strides of the nodes whose rows are padded, if they become memory."""
-    found = {}
+    strides = {}
     for node in gm.graph.nodes:
         if node.target not in _MATRICES or not _is_large(node):
             continue
         for matrix in (node.args[position] for position in _MATRICES[node.target]):
             root = _root(matrix)
-            if root not in found and _may_be_padded(root, matrix):
-                found[root] = _padded_shape(tuple(root.meta["val"].shape))
-    return found
+            if root not in strides and _may_be_padded(root, matrix):
+                strides[root] = _padded_shape(tuple(root.meta["val"].shape))
+    return strides
 
 
 def _is_large(node: Node) -> bool:

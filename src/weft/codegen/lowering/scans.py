@@ -45,10 +45,10 @@ def scan(cx: LoweringContext, x: Value, dim: int, **keywords: Any) -> Value | li
         cx.graph, cx.target, [shape] * count, cx.dtypes, [contiguous_strides(shape)] * count,
         cx.device, cx.origins,
     )
-    found = call_aten(inner, (rows, rank - 1), keywords, list(range(count)), count > 1)
+    scanned = call_aten(inner, (rows, rank - 1), keywords, list(range(count)), count > 1)
     back = Permute(tuple(order.index(d) for d in range(rank)))
     results = []
-    for value, layout in zip(found, cx.layouts, strict=True):
+    for value, layout in zip(scanned, cx.layouts, strict=True):
         assert value is not None
         moved = value.view(cx.shape, back)
         results.append(cx.lazy(cx.shape, value.dtype, moved.at, 1, 1, layout))

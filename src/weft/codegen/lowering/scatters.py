@@ -124,15 +124,15 @@ def scatter_reduce(
     mode = _MODES[reduce]
     if not include_self:
         x = _scatter_values(cx, x, dim, indices, number(_neutral(mode, cx.dtype)), "assign")
-    made = _scatter_values(cx, x, dim, indices, source.at, mode)
+    scattered = _scatter_values(cx, x, dim, indices, source.at, mode)
     if reduce != "mean":
-        return made
+        return scattered
     counts = cx.lazy(cx.shape, cx.dtype, number(int(include_self)), layout=cx.layouts[0])
     counts = _scatter_values(cx, counts, dim, indices, number(1), "add")
     divide = "div" if cx.dtype.is_floating_point else "floordiv"
     return cx.pointwise(
         lambda total, n: apply(divide, total, maximum(n, 1)),
-        made, counts,
+        scattered, counts,
     )
 
 
@@ -151,9 +151,9 @@ def index_put(
     cx: LoweringContext, x: Value, indices: list[Value | None], values: Value,
     accumulate: bool = False,
 ) -> Value:
-    given = [v for v in indices if v is not None]
-    _check(cx, x, *given)
-    if not accumulate or not given:
+    present = [v for v in indices if v is not None]
+    _check(cx, x, *present)
+    if not accumulate or not present:
         raise NotLowered("replaced elements")
     positions = Positions.of(indices, x.shape, check=cx.target is aten.index_put.default)
     shape = positions.result_shape

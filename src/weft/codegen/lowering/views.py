@@ -127,16 +127,16 @@ class Reshape:
         return result
 
     def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
-        made: list[IntExpr] = [0] * len(self.shape)
+        steps: list[IntExpr] = [0] * len(self.shape)
         for base_group, view_group in dimension_groups(shape, self.shape):
             step = _joint_stride([(shape[d], strides[d]) for d in base_group])
             sizes = [self.shape[d] for d in view_group]
             if step is None:
                 return None
             for d, size in zip(reversed(view_group), reversed(sizes), strict=True):
-                made[d] = step
+                steps[d] = step
                 step = step * size
-        return self.shape, tuple(made), offset
+        return self.shape, tuple(steps), offset
 
 
 def reshaped(x: Value, shape: Shape) -> Value:
@@ -332,8 +332,8 @@ def as_strided(
     """`x` lies in memory with the strides of its metadata (`GraphLowering._lower`)."""
     memory = x.realize()
     start = memory.offset if offset is None else memory.offset + offset
-    made = Strided(memory.buffer, tuple(size), tuple(strides), start)
-    return Value(cx.shape, x.dtype, made, x.device, x.owner)
+    view = Strided(memory.buffer, tuple(size), tuple(strides), start)
+    return Value(cx.shape, x.dtype, view, x.device, x.owner)
 
 
 @lowering(aten.unfold.default)

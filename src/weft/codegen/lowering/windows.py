@@ -157,18 +157,18 @@ def _place(x: Value, windows: Windows) -> Any:
     small = windows.offset_type
 
     def formula(em: Emitter, index: Index) -> Node:
-        best = place = found = None
+        best = place = any_inside = None
         for taps, value, inside in windows.elements(em, x, index, -math.inf):
             here = em.number(windows.offset(taps), small)
             if best is None or place is None:
-                best, place, found = value, here, inside
+                best, place, any_inside = value, here, inside
                 continue
             wins = em.op("or_", em.op("gt", value, best), em.op("isnan", value))
-            if found is not None:  # where all are -inf: the first one inside
-                first = em.op("not_", found)
+            if any_inside is not None:  # where all are -inf: the first one inside
+                first = em.op("not_", any_inside)
                 if inside is not None:
-                    first, inside = em.op("and_", inside, first), em.op("or_", found, inside)
-                wins, found = em.op("or_", wins, first), inside
+                    first, inside = em.op("and_", inside, first), em.op("or_", any_inside, inside)
+                wins, any_inside = em.op("or_", wins, first), inside
             best, place = em.op("where", wins, value, best), em.op("where", wins, here, place)
         assert place is not None
         return em.op("add", em.index(windows.start(index)), em.cast(place, "i64"))
@@ -386,8 +386,8 @@ class Windows:
         """The windows that contain the element at `index`: whether each exists, and which it is."""
         front, own = index[: -self.rank], enumerate(index[-self.rank :])
         counts = results[-self.rank :]
-        for found in itertools.product(*(self._covering(d, i, counts[d]) for d, i in own)):
-            yield em.within(itertools.chain(*found)), [*front, *(places[0][0] for places in found)]
+        for each in itertools.product(*(self._covering(d, i, counts[d]) for d, i in own)):
+            yield em.within(itertools.chain(*each)), [*front, *(places[0][0] for places in each)]
 
     def _covering(self, d: int, position: IntExpr, count: IntExpr) -> Iterator[list[Place]]:
         """As `covering`, along one dimension: first window and count, then other candidates to
@@ -431,22 +431,23 @@ class Windows:
         in_pieces = cx.device.type == "cpu" and step > 1 and covering * step > 2
         if in_pieces and length % step != 0:
             raise NotLowered("rows that are not made of whole steps, whose parts would be gathered")
-        made = cx.lazy(cx.shape, cx.dtype, formula, 6 * covering, 2 * covering, cx.layouts[0])
+        gradient = cx.lazy(cx.shape, cx.dtype, formula, 6 * covering, 2 * covering, cx.layouts[0])
         if in_pieces:
-            definition = made.realize().buffer.definition
+            definition = gradient.realize().buffer.definition
             assert isinstance(definition, Computed)
             definition.alone = True
-        return made
+        return gradient
 
     # -- results -------------------------------------------------------------------------------
 
     def value(self, cx: LoweringContext, formula: Any, result: int) -> Value:
         area = math.prod(self.kernel) if self.is_small else 1
-        made = cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
-                       cx.layouts[result])
+        pooled = cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
+                         cx.layouts[result])
         if self.shared and self.is_small and result == 0:
-            made.realize()  # a reader in another shape (cat of flattened ones) divides at each tap
-        return made
+            # else a reader in another shape (cat of flattened ones) would divide at each tap
+            pooled.realize()
+        return pooled
 
     def collapsed(
         self, cx: LoweringContext, kind: str, dtype: DType,
@@ -464,11 +465,11 @@ class Windows:
             return strided_index(index[:points], strides)
 
         flags = (*(False,) * points, *(True,) * self.rank)
-        made: Value = cx.graph.define(
+        reduced: Value = cx.graph.define(
             Computed(buffer, (*shape, *self.kernel), element, store, kind, flags,
                      origins=cx.origins)
         )
-        return made
+        return reduced
 
 
 def _adaptive_windows(cx: LoweringContext, x: Value, results: Shape) -> Windows:

@@ -53,9 +53,9 @@ def use_written_parts(gm: GraphModule) -> None:
     for k, i in graph_facts(gm).written:
         steps: list[tuple[Node, _Write]] = []
         at = outputs[k]
-        while isinstance(at, Node) and at is not inputs[i] and (found := _write_of(at)) is not None:
-            steps.append((at, found))
-            at = found.base
+        while isinstance(at, Node) and at is not inputs[i] and (write := _write_of(at)) is not None:
+            steps.append((at, write))
+            at = write.base
         if at is inputs[i] and all(_is_small(node, step) for node, step in steps):
             for node, _ in reversed(steps):
                 _replace(gm, node)
@@ -120,9 +120,10 @@ def _replace(gm: GraphModule, node: Node) -> None:
     step = _write_of(node)  # of the current base, which may have been replaced
     assert step is not None
     with gm.graph.inserting_before(node):
-        made = add_node(gm.graph, written_part, (step.base, step.path, step.write, *step.args),
-                        step.keywords, node.meta)
-    node.replace_all_uses_with(made)
+        replacement = add_node(
+            gm.graph, written_part, (step.base, step.path, step.write, *step.args),
+            step.keywords, node.meta)
+    node.replace_all_uses_with(replacement)
     unused = [node]
     while unused:  # with the writes of views inside
         gone = unused.pop()

@@ -39,9 +39,9 @@ def symbols_of(definition: Definition, accesses: dict[int, Access]) -> frozenset
         return accesses[id(definition)].symbols
     own = {b.name for b in definition.binds}
     sizes = [n for b in definition.outputs if b is not None for n in (*b.shape, *b.strides)]
-    found = {str(s) for size in sizes for s in number_symbols(size)}
-    found.update(_argument_symbols((definition.arguments, definition.keywords)))
-    return frozenset(found - own)
+    needed = {str(s) for size in sizes for s in number_symbols(size)}
+    needed.update(_argument_symbols((definition.arguments, definition.keywords)))
+    return frozenset(needed - own)
 
 
 def _argument_symbols(item: Any) -> Iterator[str]:

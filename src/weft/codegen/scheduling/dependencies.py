@@ -99,11 +99,11 @@ class Steps:
 
     def dependencies(self, number: int) -> set[int]:
         """The steps that a step waits for directly."""
-        found = {self.producer[name] for name in self.reads(number) if name in self.producer}
-        found.update(self._bound[name] for name in self._symbols.get(number, ()))
+        earlier = {self.producer[name] for name in self.reads(number) if name in self.producer}
+        earlier.update(self._bound[name] for name in self._symbols.get(number, ()))
         if number in self._ordered_before:
-            found.add(self._ordered_before[number])
-        return found - {number}
+            earlier.add(self._ordered_before[number])
+        return earlier - {number}
 
     def reads(self, number: int) -> Iterable[str]:
         """The buffers that a step reads."""

@@ -47,10 +47,10 @@ class Recomputation:
 
     def run(self) -> list[str]:
         """Recompute what is worth it; returns a line for each decision."""
-        found = [d for name in list(self.producer) if (d := self._recompute(name)) is not None]
-        if found:
+        decisions = [d for name in list(self.producer) if (d := self._recompute(name)) is not None]
+        if decisions:
             self._drop_unread()
-        return found
+        return decisions
 
     def _recompute(self, name: str) -> str | None:
         """Let the readers of a value compute it; returns why, or None if it stays in memory."""
@@ -85,19 +85,19 @@ class Recomputation:
     def _formulas(self, group: Group, name: str) -> list[Member]:
         """The members that compute `name` from memory, in order; () if there are too many."""
         makers = {m.access.definition.buffer.name: m for m in group.members}
-        found: dict[str, Member] = {}
+        members: dict[str, Member] = {}
         waiting, budget = [name], MOST_OPERATORS.get(device_of(group).type, 0)
         while waiting:
             member = makers[waiting.pop()]
-            if member.access.definition.buffer.name in found:
+            if member.access.definition.buffer.name in members:
                 continue
             budget -= member.access.operators + 9 * member.access.dear
             if budget < 0 or not _is_pure(member):
                 return []
-            found[member.access.definition.buffer.name] = member
+            members[member.access.definition.buffer.name] = member
             inside = member.access.reads.keys() & makers.keys()
             waiting += [n for n in inside if not self._is_in_memory(n)]
-        return sorted(found.values(), key=lambda m: m.order)
+        return sorted(members.values(), key=lambda m: m.order)
 
     def _is_in_memory(self, name: str) -> bool:
         return name in self.outputs or bool(self._users(name))
@@ -120,11 +120,11 @@ class Recomputation:
         return sum(self.bytes.get(n, 0) for n in names)
 
     def _apply(
-        self, merged: Mapping[int, Group], made: Collection[str], loaded: Collection[str]
+        self, merged: Mapping[int, Group], recomputed: Collection[str], loaded: Collection[str]
     ) -> None:
         for user, group in merged.items():
-            group.reads = {n: e for n, e in group.reads.items() if n not in made}
-            for name in made:
+            group.reads = {n: e for n, e in group.reads.items() if n not in recomputed}
+            for name in recomputed:
                 self.readers[name].discard(user)
             for name in loaded:
                 self.readers[name].add(user)
@@ -214,10 +214,10 @@ def _in_order_of(group: Group, alone: Group) -> Group | None:
         return None
     loops = {(index.coeff(s), n): s for s, n in _loops(group)}
     places = {s: loops.get((write.coeff(s), n)) for s, n in _loops(alone)}
-    found: dict[Expr, IntExpr] = {s: p for s, p in places.items() if p is not None}
-    if len(set(found.values())) < len(group.domain.extents) or subs(write, found) != index:
+    moves: dict[Expr, IntExpr] = {s: p for s, p in places.items() if p is not None}
+    if len(set(moves.values())) < len(group.domain.extents) or subs(write, moves) != index:
         return None
-    return moved_to(alone, group.domain, found)
+    return moved_to(alone, group.domain, moves)
 
 
 def _loops(group: Group) -> list[tuple[Expr, IntExpr]]:

@@ -109,8 +109,8 @@ class _Fusion:
 
     def _producers(self, number: int) -> set[int]:
         producer = self.steps.producer
-        found = {producer[name] for name in self._group(number).reads if name in producer}
-        return {n for n in found if n != number and self._is_group(n)}
+        producers = {producer[name] for name in self._group(number).reads if name in producer}
+        return {n for n in producers if n != number and self._is_group(n)}
 
     def fuse_siblings(self) -> None:
         """Merge consumers into producers again (more is possible now), then readers of the same
@@ -240,12 +240,12 @@ class _Fusion:
         between = bisect(self.steps.calls, end) - bisect(self.steps.calls, start)
         if not between:
             return False
-        one, other = self._group(early), self._group(late)
-        wanted = {n for n in one.reads.keys() | one.writes.keys()
+        earlier, later = self._group(early), self._group(late)
+        wanted = {n for n in earlier.reads.keys() | earlier.writes.keys()
                   if n in self.steps.outputs or self.steps.is_read_from(end, n, early)}
-        freed = one.reads.keys() - one.writes.keys() - other.reads.keys() - wanted
-        made = sum(self.steps.bytes.get(n, 0) for n in one.writes.keys() & wanted)
-        return is_due(sum(self.steps.bytes.get(n, 0) for n in freed), made, between)
+        freed = earlier.reads.keys() - earlier.writes.keys() - later.reads.keys() - wanted
+        allocated = sum(self.steps.bytes.get(n, 0) for n in earlier.writes.keys() & wanted)
+        return is_due(sum(self.steps.bytes.get(n, 0) for n in freed), allocated, between)
 
     def _gathers_results(self, first: int, second: int) -> bool:
         """Whether steps that would run later free more bytes of the earlier one's results before
@@ -254,13 +254,13 @@ class _Fusion:
         end = self.steps.joint_position(early, late)
         if end == self.steps.positions[early]:
             return False
-        one, other = self._group(early), self._group(late)
+        earlier, later = self._group(early), self._group(late)
         used_up = 0
-        for name in one.writes.keys() - self.steps.outputs:
+        for name in earlier.writes.keys() - self.steps.outputs:
             readers = self.steps.readers[name] & self.steps.content.keys() - {early, late}
             if readers and all(self.steps.positions[r] < end for r in readers):
                 used_up += self.steps.bytes.get(name, 0)
-        return used_up > max(self.steps.bytes.get(name, 0) for name in other.writes)
+        return used_up > max(self.steps.bytes.get(name, 0) for name in later.writes)
 
     def recompute(self) -> None:
         """Remove values from memory that their readers recompute."""
@@ -294,7 +294,7 @@ def _idles(group: Group) -> bool:
 
 def _turns(group: Group) -> bool:
     """Whether a reduction's tensors are contiguous in different directions."""
-    indices = [*group.writes.values(), *(e for found in group.reads.values() for e in found)]
+    indices = [*group.writes.values(), *(e for exprs in group.reads.values() for e in exprs)]
     return turns_inside_rows(group.domain, indices)
 
 

@@ -71,14 +71,14 @@ class StepOrder:
         if first < here:
             ends = self._ends(number, line)
             freed = sum(size for end, size in ends if end < here)
-            if freed >= line.made[number] + _WORTH:
+            if freed >= line.allocated[number] + _WORTH:
                 line.move(number, range(first, here), ends)
 
     def _delay(self, number: int, line: _Timeline) -> None:
         """Move a step that allocates towards its first reader."""
         here = line.place[number]
         last = min((line.place[f] for f in self._followers[number]), default=here)
-        if here + 1 < last and line.made[number] >= _WORTH:
+        if here + 1 < last and line.allocated[number] >= _WORTH:
             lasting = self._bytes(self.outputs.intersection(self.writes[number]))
             line.move(number, range(here + 1, last), self._ends(number, line), lasting)
 
@@ -97,13 +97,15 @@ class StepOrder:
 class _Timeline:
     """Steps in order, with the bytes in use before each of them."""
 
-    __slots__ = ("levels", "made", "order", "place")
+    __slots__ = ("allocated", "levels", "order", "place")
 
-    def __init__(self, order: Sequence[int], made: Sequence[int], freed: Sequence[int]) -> None:
+    def __init__(
+        self, order: Sequence[int], allocated: Sequence[int], freed: Sequence[int]
+    ) -> None:
         self.order = list(order)
         self.place = {number: i for i, number in enumerate(order)}
-        self.made = dict(zip(order, made, strict=True))
-        changes = (m - f for m, f in zip(made, freed, strict=True))
+        self.allocated = dict(zip(order, allocated, strict=True))
+        changes = (a - f for a, f in zip(allocated, freed, strict=True))
         self.levels = list(accumulate(changes, initial=0))
 
     def move(self, number: int, passed: range, ends: Ends, lasting: int = 0) -> None:
@@ -113,16 +115,16 @@ class _Timeline:
         average, not counting `lasting` bytes of what the step allocates, which are in use at the
         end anyway; among these the last place.
         """
-        made, is_first = self.made[number], passed.start > self.place[number]
-        change = _changes(passed, made, ends)
+        allocated, is_first = self.allocated[number], passed.start > self.place[number]
+        change = _changes(passed, allocated, ends)
         levels = self.levels[passed.start : passed.stop + 1]
         if is_first:
             levels = [level - c for level, c in zip(levels, change, strict=True)]
         others = [self.order[k] for k in passed]
-        during = [level + self.made[n] for level, n in zip(levels, others, strict=False)]
+        during = [level + self.allocated[n] for level, n in zip(levels, others, strict=False)]
         later = [used + c for used, c in zip(during, change, strict=False)]
         most = map(
-            max, accumulate(during, max, initial=0), (level + made for level in levels),
+            max, accumulate(during, max, initial=0), (level + allocated for level in levels),
             _from_behind(accumulate(reversed(later), max, initial=0)),
         )
         area = _from_behind(accumulate((c - lasting for c in change[-2::-1]), initial=0))
@@ -138,14 +140,14 @@ class _Timeline:
         self.place.update(zip(numbers, range(start, start + len(numbers)), strict=True))
 
 
-def _changes(passed: range, made: int, ends: Ends) -> list[int]:
+def _changes(passed: range, allocated: int, ends: Ends) -> list[int]:
     """The increase at each place, and behind the last, if a step that allocates so much runs before
     all of them instead of behind."""
     gone = [0] * (len(passed) + 1)
     for end, size in ends:
         if end < passed.stop:
             gone[max(end + 1 - passed.start, 0)] += size
-    return [made - freed for freed in accumulate(gone)]
+    return [allocated - freed for freed in accumulate(gone)]
 
 
 def _from_behind(values: Iterable[int]) -> list[int]:

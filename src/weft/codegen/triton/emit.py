@@ -518,8 +518,8 @@ class _Emitter:
     def _expr_axes(self, expr: Expr | int) -> frozenset[str]:
         if isinstance(expr, int):
             return frozenset()
-        found = (self.symbol_axis.get(str(s)) for s in expr.symbols)
-        return frozenset(a for a in found if a is not None)
+        axes = (self.symbol_axis.get(str(s)) for s in expr.symbols)
+        return frozenset(a for a in axes if a is not None)
 
     def _axes(self, node: Node) -> frozenset[str]:
         """The tile axes along which a node varies."""

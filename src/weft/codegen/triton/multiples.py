@@ -28,13 +28,13 @@ def quotients(kernel: Kernel, multiples: Mapping[str, int]) -> dict[Expr, Expr]:
     """
     extents = [v.extent for v in (*kernel.outer, *kernel.inner)]
     indices = [*index_exprs(kernel.nodes), *(s.index for s in kernel.stores), *extents]
-    found: dict[Expr, Expr] = {}
+    multiplied: dict[Expr, Expr] = {}
     for size in _symbols_within_atoms(indices):
         power = multiples.get(str(size), 0)
         if power:
             part = symbol(f"{size}_{power}", max(0, symbol_of(size).lo // power))
-            found[size] = cast(Expr, power * part)
-    return found
+            multiplied[size] = cast(Expr, power * part)
+    return multiplied
 
 
 def power_of_two(value: IntExpr, multiples: Mapping[str, int]) -> int:

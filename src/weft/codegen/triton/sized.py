@@ -175,9 +175,9 @@ class SizedKernel:
     """A kernel as a callable (`launch`) that chooses the form for its sizes."""
 
     def __init__(
-        self, forms: Forms, made: dict[Form, Launch], build: Callable[[Form], Launch]
+        self, forms: Forms, launches: dict[Form, Launch], build: Callable[[Form], Launch]
     ) -> None:
-        self.forms, self.made, self.build = forms, made, build
+        self.forms, self.launches, self.build = forms, launches, build
         self.bound: dict[tuple[int, ...], Launch] = {}
         self.calls: dict[tuple[int, ...], int] = {}
         sizes = enumerate(forms.kernel.sizes, len(forms.kernel.buffers))
@@ -190,12 +190,12 @@ class SizedKernel:
         if launch is not None:
             return launch, True
         wanted = self.forms.best(sizes)
-        launch = self.made.get(wanted)
+        launch = self.launches.get(wanted)
         if launch is None:
             calls = self.calls[sizes] = self.calls.get(sizes, 0) + 1
             if calls < WORTH_A_FORM or torch.cuda.is_current_stream_capturing():
                 return self._holding(sizes), False
-            launch = self.made[wanted] = self.build(wanted)
+            launch = self.launches[wanted] = self.build(wanted)
         for known in (self.bound, self.calls):
             if len(known) > MOST_SIZES:
                 known.clear()
@@ -205,9 +205,9 @@ class SizedKernel:
     def _holding(self, sizes: tuple[int, ...]) -> Launch:
         """The launch of a form that holds for these sizes; builds a general one if there is
         none."""
-        for form, launch in self.made.items():
+        for form, launch in self.launches.items():
             if self.forms.holds(form, sizes):
                 return launch
         form = self.forms.general(sizes)
-        launch = self.made[form] = self.build(form)
+        launch = self.launches[form] = self.build(form)
         return launch

@@ -164,12 +164,12 @@ def _of_pieces(
         if valid is not None:
             identity = first.const(identity_value(reduce.kind, value.dtype), value.dtype)
             value = first.op("where", valid, value, identity)
-        found = {f"partial{number}": first.reduce(reduce.kind.removeprefix("arg"), value)}
+        results = {f"partial{number}": first.reduce(reduce.kind.removeprefix("arg"), value)}
         if reduce.kind.startswith("arg"):
             place = first.reduce(reduce.kind, value)
             start = first.index(chunk * length)
-            found[f"partial{number}_at"] = first.op("add", place, start)
-        for name, result in found.items():
+            results[f"partial{number}_at"] = first.op("add", place, start)
+        for name, result in results.items():
             first.store(name, result.dtype, chunk * points + position, result, inner=False)
             partials[name] = (result.dtype, chunks * points)
     for store in kernel.stores:
@@ -195,7 +195,7 @@ def _of_rows(kernel: Kernel, chunks: int, partials: Partials) -> Kernel:
         if reduce.kind.startswith("arg"):  # chunk; position from the first kernel
             best = second.indirect(result, chunks, wrap=False, check=False)
             result = second.load(f"{name}_at", "i64", best * points + position)
-        combine.made[reduce.id] = result
+        combine.copies[reduce.id] = result
     for store in kernel.stores:
         if store.inner:
             continue
@@ -250,14 +250,14 @@ def identity_value(kind: str, dtype: DType) -> Scalar:
 
 def _outer_operands(node: Node) -> list[Node]:
     """The operands of `node`, direct or not, that do not vary along the row."""
-    found: dict[int, Node] = {}
+    fixed: dict[int, Node] = {}
     pending = [node]
     while pending:
         for operand in operands(pending.pop()):
-            if operand.id not in found:
-                found[operand.id] = operand
+            if operand.id not in fixed:
+                fixed[operand.id] = operand
                 pending += [operand] if operand.inner else []
-    return [n for n in found.values() if not n.inner]
+    return [n for n in fixed.values() if not n.inner]
 
 
 @dataclass
@@ -267,7 +267,7 @@ class _Copy:
     builder: KernelBuilder
     mapping: dict[Expr, IntExpr]
     memory: dict[str, DType]
-    made: dict[int, Node] = field(default_factory=dict)
+    copies: dict[int, Node] = field(default_factory=dict)
     symbols: dict[Expr, IntExpr] = field(default_factory=dict)
 
     def under(self, mask: Node | None, node: Node) -> Node:
@@ -281,15 +281,15 @@ class _Copy:
 
     def node(self, node: Node) -> Node:
         """The copy of `node` (each made once)."""
-        found = self.made.get(node.id)
-        if found is None:
-            found = self.made[node.id] = _COPY[type(node)](self, node)  # type: ignore[operator]
-        return found
+        copy = self.copies.get(node.id)
+        if copy is None:
+            copy = self.copies[node.id] = _COPY[type(node)](self, node)  # type: ignore[operator]
+        return copy
 
     def index(self, expr: IntExpr, indirect: tuple[Indirect, ...] = ()) -> IntExpr:
         """An index expression with loop variables and indirect symbols replaced."""
-        for one in indirect:
-            self.node(one)
+        for node in indirect:
+            self.node(node)
         return subs(expr, {**self.mapping, **self.symbols})
 
     def _const(self, node: Const) -> Node:

@@ -86,8 +86,8 @@ def compile_kernels(
     for i, (known, form) in enumerate(zip(forms, first, strict=True)):
         if known is not None and form is not None:
             text = tuple(part.source for part in spelled[i][0])
-            made = shared.get(text)  # equal kernels of a model's layers are compiled once
-            launches[i] = shared[text] = made or SizedKernel(
+            launch = shared.get(text)  # equal kernels of a model's layers are compiled once
+            launches[i] = shared[text] = launch or SizedKernel(
                 known, {form: launches[i]}, target.builder(kernels[i])).launch
     return launches
 
@@ -120,10 +120,10 @@ class _Target:
         self, kernels: Sequence[Kernel], spelled: Sequence[tuple[list[Spelled], Split | None]]
     ) -> list[Callable[..., None]]:
         """The launchable form of each kernel; all are compiled in parallel."""
-        flat = [one for parts, _ in spelled for one in parts]
-        for one in flat:
-            events.record("output_code", name=one.kernel.name, source=one.listing)
-        binaries = build([_request(one.source, self.arch, aligned=True) for one in flat])
+        flat = [part for parts, _ in spelled for part in parts]
+        for part in flat:
+            events.record("output_code", name=part.kernel.name, source=part.listing)
+        binaries = build([_request(part.source, self.arch, aligned=True) for part in flat])
         loaded = iter(_load_each(flat, binaries, self.arch, self.index))
         return [
             next(loaded)
@@ -143,20 +143,20 @@ def _load_each(
     """The kernels as callables; those of one binary and one grid are one object."""
     known: dict[tuple[int, str, tuple[str, ...]], Callable[..., None]] = {}
     loaded = []
-    for one, binary in zip(flat, binaries, strict=True):
-        key = (id(binary), str((one.source.programs, *one.source.divisors)), one.sizes)
+    for part, binary in zip(flat, binaries, strict=True):
+        key = (id(binary), str((part.source.programs, *part.source.divisors)), part.sizes)
         if key not in known:
-            known[key] = _load(one, binary, arch, index)
+            known[key] = _load(part, binary, arch, index)
         loaded.append(known[key])
     return loaded
 
 
-def _load(one: Spelled, binary: GpuBinary, arch: int, device: int) -> Callable[..., None]:
-    grid = _grid(one.source, one.sizes)
-    unaligned = _LazyUnaligned(one.source, arch, grid, device, len(one.sizes))
+def _load(spelled: Spelled, binary: GpuBinary, arch: int, device: int) -> Callable[..., None]:
+    grid = _grid(spelled.source, spelled.sizes)
+    unaligned = _LazyUnaligned(spelled.source, arch, grid, device, len(spelled.sizes))
     return load(
-        binary, device=device, buffers=one.source.pointers, sizes=len(one.sizes),
-        divisors=len(one.source.divisors), grid=grid, unaligned=unaligned,
+        binary, device=device, buffers=spelled.source.pointers, sizes=len(spelled.sizes),
+        divisors=len(spelled.source.divisors), grid=grid, unaligned=unaligned,
     )
 
 

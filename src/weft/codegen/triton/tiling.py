@@ -183,8 +183,8 @@ def _contiguous_bytes(kernel: Kernel) -> tuple[int, int]:
     outer, inner = ({v.symbol for v in loops} for loops in (kernel.outer, kernel.inner))
     last, last_inner = kernel.outer[-1].symbol, kernel.inner[-1].symbol
     for index, size in _accesses(kernel):
-        found = symbols(index)
-        if not found.isdisjoint(outer) and not found.isdisjoint(inner):
+        moving = symbols(index)
+        if not moving.isdisjoint(outer) and not moving.isdisjoint(inner):
             across += size * (stride(index, last) == 1)
             along += size * (stride(index, last_inner) == 1)
     return across, along
