@@ -494,8 +494,8 @@ process_group_of_name: Any = getattr(
 
 def unboxed_group(group: Any) -> tuple[str, int]:
     """aot: the name and the size of the process group that a collective's operator gets."""
-    found = torch.distributed.ProcessGroup.unbox(group)
-    return found.group_name, found.size()
+    bound = torch.distributed.ProcessGroup.unbox(group)
+    return bound.group_name, bound.size()
 
 
 def boxed_done_work() -> Any:

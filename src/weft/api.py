@@ -122,17 +122,17 @@ def _resolve_backend(backend: str | Backend) -> Backend:
         try:
             add_origins(gm.graph)
             with symbolic_examples(gm, example_inputs) as inputs:
-                made = chosen(gm, inputs)
+                compiled = chosen(gm, inputs)
         except WeftError:
             raise
         except Exception as error:
             surface(error)
             raise BackendError(f"the backend {name} raised {type(error).__name__}: {error}",
                                do="fix the backend, or compile with another one") from error
-        if not callable(made):
-            raise BackendError(f"the backend {name} returned {type(made).__name__}",
+        if not callable(compiled):
+            raise BackendError(f"the backend {name} returned {type(compiled).__name__}",
                                do="return a callable that takes the graph's inputs")
-        return getattr(made, "boxed_form", made)  # `compile_fx`'s result
+        return getattr(compiled, "boxed_form", compiled)  # `compile_fx`'s result
 
     users_backend.__name__ = name
     return users_backend
@@ -190,20 +190,21 @@ set_redirect(_under_forced_backend)
 
 def _with_shapes(fn: Any, options: CompileOptions) -> CompileOptions:
     """The options with `dynamic_shapes` checked against the function's parameters."""
-    given = options.dynamic_shapes
-    if given is None or isinstance(given, DynamicShapes):
+    dimensions = options.dynamic_shapes
+    if dimensions is None or isinstance(dimensions, DynamicShapes):
         return options
     target = fn.forward if isinstance(fn, torch.nn.Module) else fn
     bound = isinstance(fn, MethodType)
-    return replace(options, dynamic_shapes=DynamicShapes(given, signature(target), bound=bound))
+    checked = DynamicShapes(dimensions, signature(target), bound=bound)
+    return replace(options, dynamic_shapes=checked)
 
 
 def _own_code(fn: FunctionType) -> FunctionType:
     """`fn` with a code object of its own: compiled variants are kept per code object, and two
     compilations of one function (other options, another backend) must not see each other's."""
-    made = capture.with_code(fn, fn.__code__.replace())
-    functools.update_wrapper(made, fn)
-    return made
+    copy = capture.with_code(fn, fn.__code__.replace())
+    functools.update_wrapper(copy, fn)
+    return copy
 
 
 def _as_function(target: Callable[..., Any]) -> FunctionType:

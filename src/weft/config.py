@@ -285,17 +285,17 @@ def _number(knob: Knob, text: str) -> float:
 
 def _from_environment(environ: Mapping[str, str]) -> Config:
     """A Config with defaults, overridden by the environment."""
-    made = Config()
+    settings = Config()
     known = {knob.env: knob for knob in KNOBS.values()}
     for name in environ:
         if name in known:
-            setattr(made, known[name].name, _parse(known[name], environ[name]))
+            setattr(settings, known[name].name, _parse(known[name], environ[name]))
         elif name.startswith("WEFT_"):
             near = get_close_matches(name.removeprefix("WEFT_").lower(), KNOBS, n=1)
             if near:
                 warnings.warn(f"{name} is no setting of weft (did you mean {KNOBS[near[0]].env}?)",
                               WeftWarning, stacklevel=2)
-    return made
+    return settings
 
 
 MODES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({

@@ -94,9 +94,9 @@ class Dim:
         return self + -other
 
     def _derive(self, factor: int, offset: int) -> Dim:
-        made = Dim(self.root, min=self.root_min, max=self.root_max)
-        made.factor, made.offset = factor, offset
-        return made
+        derived = Dim(self.root, min=self.root_min, max=self.root_max)
+        derived.factor, derived.offset = factor, offset
+        return derived
 
     def root_size(self, size: int) -> int | None:
         """The size of the plain dimension if this one has ``size``; None if there is none."""
@@ -179,8 +179,8 @@ def _from_export(spec: Any) -> Any:
         return spec
     root, derive = getattr(spec, "root", spec), getattr(spec, "fn", lambda n: n)
     greatest = root.max if type(root.max) is int else None
-    made = Dim(root.__name__, min=int(root.min), max=greatest)
-    return made * (derive(1) - derive(0)) + derive(0)
+    dim = Dim(root.__name__, min=int(root.min), max=greatest)
+    return dim * (derive(1) - derive(0)) + derive(0)
 
 
 _HINTS: Final[Mapping[str, DimHint]] = {h.kind: h for h in (Dim.AUTO, Dim.DYNAMIC, Dim.STATIC)}
@@ -193,10 +193,10 @@ class DynamicShapes:
     ``bound``: the function has a first parameter (``self``) that the signature lacks.
     """
 
-    def __init__(self, given: Any, signature: inspect.Signature, *, bound: bool = False) -> None:
+    def __init__(self, spec: Any, signature: inspect.Signature, *, bound: bool = False) -> None:
         self.signature = signature
         self.bound = bound
-        self.by_name = _by_name(given, signature)
+        self.by_name = _by_name(spec, signature)
 
     def leaves(self, code: CodeType, locals: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
         """(name in the code, tensor or number, its description) for one call's arguments.
@@ -234,28 +234,28 @@ def _call_of(code: CodeType, locals: Sequence[Any]) -> tuple[list[Named], dict[s
     return args, kwargs
 
 
-def _of_parameter(given: Any, spec: Any) -> Iterator[tuple[str, Any, Any]]:
-    """`given`: one argument; for ``*args`` a tuple, for ``**kwargs`` a dict."""
-    if isinstance(given, dict):
-        pairs = [(given[key], part) for key, part in (spec or {}).items() if key in given]
-    elif given and isinstance(given[0], tuple):
-        pairs = list(zip(given, spec or (), strict=False))
+def _of_parameter(argument: Any, spec: Any) -> Iterator[tuple[str, Any, Any]]:
+    """`argument`: for ``*args`` a tuple, for ``**kwargs`` a dict."""
+    if isinstance(argument, dict):
+        pairs = [(argument[key], part) for key, part in (spec or {}).items() if key in argument]
+    elif argument and isinstance(argument[0], tuple):
+        pairs = list(zip(argument, spec or (), strict=False))
     else:
-        pairs = [(given, spec)] if given else []
+        pairs = [(argument, spec)] if argument else []
     for (name, value), part in pairs:
         yield from _leaves(name, value, part)
 
 
-def _by_name(given: Any, signature: inspect.Signature) -> dict[str, Any]:
+def _by_name(specs: Any, signature: inspect.Signature) -> dict[str, Any]:
     """The description of each parameter."""
-    if isinstance(given, tuple | list):
-        return dict(_by_position(given, signature))
-    if not isinstance(given, Mapping):
-        raise BadValue(f"dynamic_shapes is a dict or a tuple, got {type(given).__name__}")
+    if isinstance(specs, tuple | list):
+        return dict(_by_position(specs, signature))
+    if not isinstance(specs, Mapping):
+        raise BadValue(f"dynamic_shapes is a dict or a tuple, got {type(specs).__name__}")
     parameters = signature.parameters
     rest = next((n for n, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
-    unknown = {name: spec for name, spec in given.items() if name not in parameters}
-    known = {name: spec for name, spec in given.items() if name in parameters}
+    unknown = {name: spec for name, spec in specs.items() if name not in parameters}
+    known = {name: spec for name, spec in specs.items() if name in parameters}
     if unknown and rest is None:
         raise BadValue(f"dynamic_shapes names {next(iter(unknown))!r}",
                        do=f"the parameters are {', '.join(parameters)}")
@@ -264,17 +264,17 @@ def _by_name(given: Any, signature: inspect.Signature) -> dict[str, Any]:
     return known
 
 
-def _by_position(given: Any, signature: inspect.Signature) -> Iterator[tuple[str, Any]]:
-    spec = list(given)
+def _by_position(specs: Any, signature: inspect.Signature) -> Iterator[tuple[str, Any]]:
+    left = list(specs)
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
-            yield name, spec
+            yield name, left
             return
-        if not spec or parameter.kind > parameter.VAR_POSITIONAL:
+        if not left or parameter.kind > parameter.VAR_POSITIONAL:
             break
-        yield name, spec.pop(0)
-    if spec:
-        raise BadValue(f"dynamic_shapes has {len(given)} entries",
+        yield name, left.pop(0)
+    if left:
+        raise BadValue(f"dynamic_shapes has {len(specs)} entries",
                        do=f"the parameters are {', '.join(signature.parameters)}")
 
 

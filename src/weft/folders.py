@@ -228,12 +228,12 @@ def _is_good(place: str) -> bool:
 
 def left_behind(after: float = STALE_SECONDS) -> list[Path]:
     """The folders of processes that were killed, not touched for so many seconds."""
-    found = []
+    stale = []
     for place in {*_places()}:
         with contextlib.suppress(OSError), os.scandir(place) as entries:
-            found += [Path(e.path) for e in entries
+            stale += [Path(e.path) for e in entries
                       if e.name.startswith(_PREFIX) and _is_left_behind(Path(e.path), after)]
-    return found
+    return stale
 
 
 def _is_left_behind(folder: Path, after: float) -> bool:

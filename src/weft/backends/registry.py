@@ -39,7 +39,7 @@ def register_backend(
     if callable(name):
         return register_backend(_name_of(name), name)
     if backend is None:
-        return lambda given: register_backend(name or _name_of(given), given)
+        return lambda function: register_backend(name or _name_of(function), function)
     if not callable(backend):
         raise BadValue(f"a backend is a callable, got {backend!r}")
     if not isinstance(name, str):
@@ -79,10 +79,10 @@ def is_own(backend: Backend) -> bool:
 
 
 def _from_entry_point(name: str) -> Backend:
-    found = next((e for e in _installed() if e.name == name), None)
-    if found is None:
+    entry_point = next((e for e in _installed() if e.name == name), None)
+    if entry_point is None:
         return _of_torch(name)
-    loaded: Backend = found.load()
+    loaded: Backend = entry_point.load()
     _registered[name] = loaded
     return loaded
 

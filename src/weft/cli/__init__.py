@@ -34,8 +34,8 @@ PIPE_WIDTH = 110
 
 def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for the tables in a pipe."""
-    made = Console()
-    return made if made.is_terminal else Console(width=PIPE_WIDTH)
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=PIPE_WIDTH)
 
 
 @app.command("doctor")

@@ -147,8 +147,8 @@ def progress(console: Console, title: str) -> Iterator[None]:
 
         def show(event: Event) -> None:
             if event.kind == "stage_start":
-                made = f", {done['kernel']} kernels" if "kernel" in done else ""
-                display.update(task, description=f"{title}: {event.fields['name']}{made}")
+                progress_text = f", {done['kernel']} kernels" if "kernel" in done else ""
+                display.update(task, description=f"{title}: {event.fields['name']}{progress_text}")
             else:
                 done[event.kind] = done.get(event.kind, 0) + 1
 

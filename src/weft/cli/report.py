@@ -17,30 +17,31 @@ from weft.diagnostics import failures
 
 def run(console: Console, name: str | None, *, clear: bool) -> bool:
     """List the reports, print the one named (or "last"), or remove all; whether it was there."""
-    found = failures.reports()
+    reports = failures.reports()
     if clear:
         failures.clear_reports()
-        console.print(f"removed {len(found)} reports from {failures.report_place()}", markup=False)
+        place = failures.report_place()
+        console.print(f"removed {len(reports)} reports from {place}", markup=False)
         return True
     if name is None:
-        _list(console, found)
+        _list(console, reports)
         return True
-    return _print(console, found, name)
+    return _print(console, reports, name)
 
 
-def _list(console: Console, found: list[Path]) -> None:
-    if not found:
+def _list(console: Console, reports: list[Path]) -> None:
+    if not reports:
         console.print(f"no reports in {failures.report_place()}: nothing has failed", markup=False)
         return
     table = Table("name", "what failed", box=None)
-    for report in found:
+    for report in reports:
         table.add_row(Text(report.stem), Text(failures.subject(report)))
     console.print(table)
     console.print(Text(f"in {failures.report_place()}; `weft report last` prints the latest"))
 
 
-def _print(console: Console, found: list[Path], name: str) -> bool:
-    chosen = found[-1:] if name == "last" else [r for r in found if r.stem.startswith(name)]
+def _print(console: Console, reports: list[Path], name: str) -> bool:
+    chosen = reports[-1:] if name == "last" else [r for r in reports if r.stem.startswith(name)]
     if not chosen:
         console.print(f"no report is named {name}; `weft report` lists them", markup=False)
         return False

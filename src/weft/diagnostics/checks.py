@@ -64,20 +64,20 @@ def checked(
     except Exception as error:
         surface(error)
         if config.repro_after == stage:
-            given = inputs()
-            _tell_failure(plain(given), given, error, again, backend)
+            examples = inputs()
+            _tell_failure(plain(examples), examples, error, again, backend)
         raise
     if not config.check_numerics:
         return compiled
     write = bool(config.repro_after)
 
-    def run(*given: Any) -> Any:
-        arguments = given[0] if boxed else given
+    def run(*call_args: Any) -> Any:
+        arguments = call_args[0] if boxed else call_args
         gm = plain(arguments)
         problem = compare(gm, compiled, arguments)
         if problem:
             raise _numerics_error(stage, gm, list(arguments), problem, again, backend, write)
-        return compiled(*given)
+        return compiled(*call_args)
 
     boxed = run.boxed = getattr(compiled, "boxed", False)  # type: ignore[attr-defined]
     return run
@@ -89,16 +89,16 @@ def tried(compiled: Compiled, plain: fx.GraphModule) -> Compiled:
     """
     chosen: list[Compiled] = []
 
-    def run(*given: Any) -> Any:
+    def run(*call_args: Any) -> Any:
         if not chosen:
-            arguments = given[0] if boxed else given
+            arguments = call_args[0] if boxed else call_args
             problem = compare(plain, compiled, arguments, COARSE)
             if problem:
                 handle(InternalError(f"compiled, a graph differs from eager: {problem}"),
                        during="the trial of a graph", attachments={"graph.py": plain.code})
-            as_compiled = (lambda given: plain(*given)) if boxed else plain
+            as_compiled = (lambda inputs: plain(*inputs)) if boxed else plain
             chosen.append(as_compiled if problem else compiled)
-        return chosen[0](*given)
+        return chosen[0](*call_args)
 
     boxed = run.boxed = getattr(compiled, "boxed", False)  # type: ignore[attr-defined]
     return run
@@ -108,8 +108,8 @@ def like(value: Any) -> Any:
     """A real tensor for a fake one, numbers for symbolic ones."""
     if isinstance(value, torch.Tensor):
         sizes, strides = ([int(like(n)) for n in each] for each in (value.shape, value.stride()))
-        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
-        return made.uniform_() if made.is_floating_point() else made.zero_()
+        tensor = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+        return tensor.uniform_() if tensor.is_floating_point() else tensor.zero_()
     if isinstance(value, torch.SymInt | torch.SymFloat):
         return value.node.hint
     return value
@@ -126,9 +126,9 @@ def _numerics_error(
     stage: str, gm: fx.GraphModule, inputs: list[Any], problem: str, again: Compile, backend: str,
     write: bool,
 ) -> NumericsError:
-    def fails(part: fx.GraphModule, given: list[Any]) -> bool:
-        found = _problem(part, given, again)
-        return bool(found) and not found.startswith("it raises")
+    def fails(part: fx.GraphModule, part_inputs: list[Any]) -> bool:
+        difference = _problem(part, part_inputs, again)
+        return bool(difference) and not difference.startswith("it raises")
 
     part = _smallest(gm, inputs, fails)
     if part is not None:
@@ -144,8 +144,8 @@ def _tell_failure(
 ) -> None:
     """Write the smallest part that fails to compile with the same type of error."""
 
-    def fails(part: fx.GraphModule, given: list[Any]) -> bool:
-        return _error_type(part, given, again) is type(error)
+    def fails(part: fx.GraphModule, part_inputs: list[Any]) -> bool:
+        return _error_type(part, part_inputs, again) is type(error)
 
     part = _smallest(gm, inputs, fails)
     path = _write_program(part or (gm, list(inputs)), f"{type(error).__name__}: {error}", backend)

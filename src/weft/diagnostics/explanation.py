@@ -123,11 +123,11 @@ class Explanation:
     @classmethod
     def from_events(cls, events: Iterable[Event], *, name: str) -> Explanation:
         """The explanation of a list of events."""
-        made = cls(one_line(name))
+        explanation = cls(one_line(name))
         for event in events:
             if (take := _TAKE.get(event.kind)) is not None:
-                take(made, event.fields)
-        return made
+                take(explanation, event.fields)
+        return explanation
 
     def summary(self) -> list[str]:
         """One sentence for each thing that happened."""
@@ -161,7 +161,7 @@ class Explanation:
         """The details as tables: what `__str__` and `diagnostics.rendering` show."""
         breaks = [(b.place, b.labelled_reason, b.hint) for b in self.graph_breaks]
         times = sorted(self.seconds.items(), key=lambda item: -item[1])
-        made = [
+        sections = [
             Section("Graphs", ("captured from", "operators"),
                     [(g.code, str(g.operators)) for g in self.graphs]),
             Section("Graph breaks", ("where", "why", "hint"), breaks),
@@ -174,7 +174,7 @@ class Explanation:
                     [(k.name, k.target, ", ".join(k.lines)) for k in self.kernels]),
             Section("Time", ("stage", "seconds"), [(n, f"{s:.3f}") for n, s in times]),
         ]
-        return [section for section in made if section.rows]
+        return [section for section in sections if section.rows]
 
     def __str__(self) -> str:
         lines = [f"weft: {self.name}", *self.summary()]
@@ -218,45 +218,45 @@ def operator_count(gm: Any) -> int:
 # -- what each kind of event adds -----------------------------------------------------------------
 
 
-def _take_graph(made: Explanation, fields: dict[str, Any]) -> None:
+def _take_graph(explanation: Explanation, fields: dict[str, Any]) -> None:
     gm = fields.get("gm")
-    made.graphs.append(
+    explanation.graphs.append(
         Graph(code_name(fields.get("code", "")), operator_count(gm), graph_text(gm)))
 
 
-def _take_break(made: Explanation, fields: dict[str, Any]) -> None:
-    made.graph_breaks.append(Break(
+def _take_break(explanation: Explanation, fields: dict[str, Any]) -> None:
+    explanation.graph_breaks.append(Break(
         str(fields.get("id", "")), str(fields.get("reason", "")),
         _source_lines(fields.get("stack")), str(fields.get("hint") or "")))
 
 
-def _take_recompile(made: Explanation, fields: dict[str, Any]) -> None:
-    made.recompiles.append(Recompile(code_name(fields.get("code", "")),
-                                     str(fields.get("reason", "")),
-                                     tuple(fields.get("changes", ()))))
+def _take_recompile(explanation: Explanation, fields: dict[str, Any]) -> None:
+    explanation.recompiles.append(Recompile(code_name(fields.get("code", "")),
+                                            str(fields.get("reason", "")),
+                                            tuple(fields.get("changes", ()))))
 
 
-def _take_kernel(made: Explanation, fields: dict[str, Any]) -> None:
+def _take_kernel(explanation: Explanation, fields: dict[str, Any]) -> None:
     stack = fields.get("stack") or ()
     lines = dict.fromkeys(f"{one_line(line.file)}:{line.line}" for line in _source_lines(stack))
-    made.kernels.append(KernelInfo(
+    explanation.kernels.append(KernelInfo(
         str(fields.get("name", "")), str(fields.get("target", "")), tuple(lines)))
 
 
-def _take_stage(made: Explanation, fields: dict[str, Any]) -> None:
+def _take_stage(explanation: Explanation, fields: dict[str, Any]) -> None:
     name = fields["name"]
-    made.seconds[name] = made.seconds.get(name, 0.0) + fields["self_seconds"]
+    explanation.seconds[name] = explanation.seconds.get(name, 0.0) + fields["self_seconds"]
 
 
 _TAKE: Final[dict[str, Callable[[Explanation, dict[str, Any]], None]]] = {
     "graph": _take_graph,
     "graph_break": _take_break,
-    "guards": lambda made, fields: made.guards.extend(map(str, fields.get("guards", ()))),
-    "symbols": lambda made, fields: made.symbols.extend(fields.get("symbols", ())),
+    "guards": lambda e, fields: e.guards.extend(map(str, fields.get("guards", ()))),
+    "symbols": lambda e, fields: e.symbols.extend(fields.get("symbols", ())),
     "recompile": _take_recompile,
     "kernel": _take_kernel,
-    "extern_call": lambda made, fields: made.extern_calls.append(str(fields.get("op", ""))),
-    "uncompiled": lambda made, fields: made.uncompiled.append(str(fields.get("reason", ""))),
-    "fallback": lambda made, fields: made.fallbacks.append(str(fields.get("error", ""))),
+    "extern_call": lambda e, fields: e.extern_calls.append(str(fields.get("op", ""))),
+    "uncompiled": lambda e, fields: e.uncompiled.append(str(fields.get("reason", ""))),
+    "fallback": lambda e, fields: e.fallbacks.append(str(fields.get("error", ""))),
     "stage_end": _take_stage,
 }

@@ -44,11 +44,11 @@ def minimize(gm: fx.GraphModule, inputs: Sequence[Any], fails: Fails) -> Part | 
         at = 0
         while at < len(kept):
             fewer = kept[:at] + kept[at + size :]
-            found = _failing(gm, fewer, values, fails) if fewer else None
-            if found is None:
+            smaller = _failing(gm, fewer, values, fails) if fewer else None
+            if smaller is None:
                 at += size
             else:
-                kept, best = fewer, found
+                kept, best = fewer, smaller
         if size == 1 and len(kept) == before:
             return best
         size = max(1, size // 2)

@@ -57,20 +57,20 @@ def compare(
         surface(error)
         return ""
     try:
-        found = results(_taking_inputs(compiled))
+        computed = results(_taking_inputs(compiled))
     except NumericsError:  # of a later stage, which knows more
         raise
     except Exception as error:  # noqa: BLE001  any error is a difference
         surface(error)
         return f"it raises {type(error).__name__}: {error}"
-    if not _difference(found, wanted, None, relative):
+    if not _difference(computed, wanted, None, relative):
         return ""
     try:
         exact = results(_DoubleInterpreter(gm).run, torch.float64)
     except Exception as error:  # noqa: BLE001  an operator without float64, dtypes that no longer fit
         surface(error)
         exact = None
-    return _difference(found, wanted, exact, relative)
+    return _difference(computed, wanted, exact, relative)
 
 
 def results_of(
@@ -81,8 +81,8 @@ def results_of(
     """
     leaves, values = _copy_inputs(inputs, dtype)
     outputs = pytree.tree_leaves(run(*values))
-    found = {f"output {i}": _copy_detached(value) for i, value in enumerate(outputs)}
-    found |= {f"input {i} afterwards": _copy_detached(value) for i, value in enumerate(values)}
+    named = {f"output {i}": _copy_detached(value) for i, value in enumerate(outputs)}
+    named |= {f"input {i} afterwards": _copy_detached(value) for i, value in enumerate(values)}
     ends = [t for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
     trained = [(i, t) for i, t in enumerate(leaves)
                if isinstance(t, torch.Tensor) and t.requires_grad]
@@ -90,9 +90,9 @@ def results_of(
         tangents = [torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64, device=t.device)
                     .view(t.shape).to(t.dtype) for t in ends]
         gradients = torch.autograd.grad(ends, [t for _, t in trained], tangents, allow_unused=True)
-        found |= {f"gradient of input {i}": g
+        named |= {f"gradient of input {i}": g
                   for (i, _), g in zip(trained, gradients, strict=True)}
-    return found
+    return named
 
 
 def copies(inputs: Sequence[Any]) -> list[Any]:
@@ -114,18 +114,18 @@ def _copy(
 ) -> torch.Tensor:
     source = tensor.detach()
     if dtype is not None and source.is_floating_point():
-        made = source.to(dtype)
-        made = made.clone() if made is source else made
+        copy = source.to(dtype)
+        copy = copy.clone() if copy is source else copy
     elif source.layout is not torch.strided or type(source) is not torch.Tensor:
-        made = source.clone()
+        copy = source.clone()
     else:
         storage = source.untyped_storage()
         own = storages.get(storage.data_ptr())
         if own is None:
             own = storages[storage.data_ptr()] = storage.clone()
-        made = torch.empty(0, dtype=source.dtype, device=source.device).set_(
+        copy = torch.empty(0, dtype=source.dtype, device=source.device).set_(
             own, source.storage_offset(), source.shape, source.stride())
-    return made.requires_grad_(tensor.requires_grad)
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def _copy_detached(value: Any) -> Any:
@@ -160,14 +160,14 @@ def _widen(value: Any) -> Any:
 
 
 def _difference(
-    found: dict[str, Any], wanted: dict[str, Any], exact: dict[str, Any] | None,
+    computed: dict[str, Any], wanted: dict[str, Any], exact: dict[str, Any] | None,
     relative: Mapping[torch.dtype, float],
 ) -> str:
     """The first difference, as a sentence; empty if there is none."""
     top = max((_largest(t.double()[t.isfinite()].abs()) for t in wanted.values()
                if isinstance(t, torch.Tensor) and t.dtype in RELATIVE), default=0.0)
     for name, value in wanted.items():
-        other = found.get(name)
+        other = computed.get(name)
         if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
             precise = None if exact is None else exact.get(name)
             problem = _of_tensors(other, value, precise, top, relative)
@@ -180,24 +180,24 @@ def _difference(
     return ""
 
 
-def _same_number(found: Any, wanted: Any) -> bool:
-    return bool(found == wanted or (found != found and wanted != wanted))
+def _same_number(computed: Any, wanted: Any) -> bool:
+    return bool(computed == wanted or (computed != computed and wanted != wanted))
 
 
 def _of_tensors(
-    found: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor | None, top: float,
+    computed: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor | None, top: float,
     relative: Mapping[torch.dtype, float],
 ) -> str:
     for what in ("shape", "dtype", "device"):
-        if getattr(found, what) != getattr(wanted, what):
-            return f"its {what} is {getattr(found, what)}, not {getattr(wanted, what)}"
+        if getattr(computed, what) != getattr(wanted, what):
+            return f"its {what} is {getattr(computed, what)}, not {getattr(wanted, what)}"
     if wanted.is_complex():
-        found, wanted = (torch.view_as_real(t.resolve_conj()) for t in (found, wanted))
+        computed, wanted = (torch.view_as_real(t.resolve_conj()) for t in (computed, wanted))
         exact = None  # complex inputs are not converted to a wider type
     if wanted.dtype not in RELATIVE:
-        wrong = int((found != wanted).sum())
+        wrong = int((computed != wanted).sum())
         return f"{wrong} of {wanted.numel()} elements differ" if wrong else ""
-    a, b = found.double(), wanted.double()
+    a, b = computed.double(), wanted.double()
     both = a.isnan() & b.isnan()
     error = torch.where(both | (a == b), 0.0, (a - b).abs())
     finite = b[b.isfinite()]

@@ -20,15 +20,15 @@ MOST_ROWS: Final = 40
 
 
 def _table(section: Section, most_rows: int) -> Table:
-    made = Table(title=section.title, title_justify="left", title_style="bold",
-                 box=box.SIMPLE_HEAD)
+    table = Table(title=section.title, title_justify="left", title_style="bold",
+                  box=box.SIMPLE_HEAD)
     for column in section.columns:
-        made.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold")
     for row in section.rows[:most_rows]:
-        made.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(cell) for cell in row))
     if len(section.rows) > most_rows:
-        made.add_row(Text(f"… {len(section.rows) - most_rows} more"))
-    return made
+        table.add_row(Text(f"… {len(section.rows) - most_rows} more"))
+    return table
 
 
 def drawing(explanation: Explanation, most_rows: int = MOST_ROWS) -> RenderableType:

@@ -87,8 +87,8 @@ def _classes(gm: fx.GraphModule, name: str) -> Iterator[tuple[str, list[str]]]:
     for n, child in children.items():
         yield from _classes(child, f"{name}_{n}")
     python = gm.graph.python_code("self")
-    made = "".join(f"        self.{n} = {name}_{n}()\n" for n in children)
-    yield (_CLASS.format(name=name, children=made,
+    assignments = "".join(f"        self.{n} = {name}_{n}()\n" for n in children)
+    yield (_CLASS.format(name=name, children=assignments,
                          forward=textwrap.indent(python.src.strip(), "    ")),
            list(_imports(python.src, python.globals)))
 

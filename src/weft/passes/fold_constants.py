@@ -51,8 +51,8 @@ def fold_constants(gm: GraphModule) -> bool:
         if source is not None:
             uniform[node] = source(node)
         elif _foldable(node, uniform):
-            made = _fold(gm, node, uniform)
-            if made is not None:
+            folded = _fold(gm, node, uniform)
+            if folded is not None:
                 changed = True
     return changed
 
@@ -83,15 +83,15 @@ def _fold(gm: GraphModule, node: Node, uniform: dict[Node, Any]) -> Node | None:
     if number is None:
         return None
     with gm.graph.inserting_before(node):
-        made = gm.graph.create_node(
+        full = gm.graph.create_node(
             "call_function", aten.full.default, (list(value.size()), number),
             {"dtype": value.dtype, "device": value.device, "pin_memory": False},
         )
-    made.meta.update(node.meta)
-    node.replace_all_uses_with(made)
+    full.meta.update(node.meta)
+    node.replace_all_uses_with(full)
     gm.graph.erase_node(node)
-    uniform[made] = number
-    return made
+    uniform[full] = number
+    return full
 
 
 def _number(node: Node, uniform: dict[Node, Any]) -> Any:

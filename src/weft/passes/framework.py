@@ -70,10 +70,10 @@ def register_pass(
     replaced.
     """
 
-    def register(given: Any) -> Any:
-        made = _make(given, name, _names(before), _names(after), _names(requires))
-        _registered[made.name] = made
-        return given
+    def register(subject: Any) -> Any:
+        new = _make(subject, name, _names(before), _names(after), _names(requires))
+        _registered[new.name] = new
+        return subject
 
     return register if function is None else register(function)
 
@@ -84,15 +84,15 @@ def unregister_pass(name: str) -> None:
 
 
 def _make(
-    given: Any, name: str | None, before: tuple[str, ...], after: tuple[str, ...],
+    subject: Any, name: str | None, before: tuple[str, ...], after: tuple[str, ...],
     requires: tuple[str, ...],
 ) -> Pass:
-    run = given() if isinstance(given, type) and issubclass(given, PassBase) else given
+    run = subject() if isinstance(subject, type) and issubclass(subject, PassBase) else subject
     if not callable(run):
-        raise BadValue(f"a pass is a function or a PassBase, got {given!r}")
-    found = name or getattr(given, "__name__", None) or type(given).__name__
+        raise BadValue(f"a pass is a function or a PassBase, got {subject!r}")
+    pass_name = name or getattr(subject, "__name__", None) or type(subject).__name__
     graph = "captured" if "aot" in before else "aten"
-    return Pass(found, run, graph, before, after, requires, (given.__doc__ or "").strip())
+    return Pass(pass_name, run, graph, before, after, requires, (subject.__doc__ or "").strip())
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:

@@ -171,14 +171,14 @@ def find_compiler(named: str) -> str | None:
 
 @cache
 def _toolchain(named: str, simd: str, extra: str) -> Toolchain:
-    found = find_compiler(named)
-    if found is None:
+    command = find_compiler(named)
+    if command is None:
         raise CompilerNotFound((named,) if named else _NAMES)
     chosen = simd or _best_simd()
     flags = [*_FLAGS, *_target_flags(chosen), "-I", str(INCLUDE_DIRECTORY), *shlex.split(extra)]
     flags += [_SLEEF_FLAG] * (chosen in _SIMD_NEEDS and torch_has_sleef())
-    compiler = shlex.split(found)
-    return Toolchain(found, _version(compiler), chosen, (*compiler, *flags))
+    compiler = shlex.split(command)
+    return Toolchain(command, _version(compiler), chosen, (*compiler, *flags))
 
 
 @cache
@@ -229,14 +229,14 @@ def _run(
     environment = {**os.environ, "TMPDIR": temporary} if temporary else None
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment,
                           process_group=0) as process:
-        given: bytes | None = text
+        remaining: bytes | None = text
         try:
             while True:
                 try:
-                    out, err = process.communicate(given, PATIENCE)
+                    out, err = process.communicate(remaining, PATIENCE)
                     return subprocess.CompletedProcess(command, process.returncode, out, err)
                 except subprocess.TimeoutExpired:
-                    given = None  # the process has it
+                    remaining = None  # the process has it
                     checkpoint()
                     if is_cancelled():
                         raise Cancelled from None

@@ -46,24 +46,24 @@ class InputCopy:
     here too.
     """
 
-    def __init__(self, position: int, given: torch.Tensor) -> None:
+    def __init__(self, position: int, source: torch.Tensor) -> None:
         self.position = position
-        steps = zip(given.shape, given.stride(), strict=True)
+        steps = zip(source.shape, source.stride(), strict=True)
         self._repeated = [d for d, (n, step) in enumerate(steps) if step == 0 and n > 1]
-        once = self._once(given)
+        once = self._once(source)
         self._memory = torch.empty_strided(
-            once.shape, once.stride(), dtype=given.dtype, device=given.device)
-        self.tensor = self._memory.expand(given.shape)
-        self.fill(given)
+            once.shape, once.stride(), dtype=source.dtype, device=source.device)
+        self.tensor = self._memory.expand(source.shape)
+        self.fill(source)
 
     def _once(self, tensor: torch.Tensor) -> torch.Tensor:
         for dim in self._repeated:
             tensor = tensor.narrow(dim, 0, 1)
         return tensor
 
-    def fill(self, given: torch.Tensor) -> None:
+    def fill(self, source: torch.Tensor) -> None:
         """Copy the input's current content."""
-        self._memory.copy_(self._once(given), non_blocking=True)
+        self._memory.copy_(self._once(source), non_blocking=True)
 
 
 @final

@@ -45,11 +45,11 @@ def _forward(
     bidirectional: bool,
 ) -> tuple[torch.Tensor, ...]:
     buffer, is_copy = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
-    found = aten._cudnn_rnn.default(
+    results = aten._cudnn_rnn.default(
         x, weights, each, buffer, hx, cx, mode, *_sizes(hx, cx), layers, batch_first, 0.0, train,
         bidirectional, [], None,
     )
-    return (*found[:4], buffer if is_copy else x.new_empty(0))
+    return (*results[:4], buffer if is_copy else x.new_empty(0))
 
 
 def _backward(
@@ -151,11 +151,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
 
 def _gradients(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
     x, hx, cx, output, reserve, buffer, *weights = ctx.saved_tensors
-    found = torch.ops.weft.cudnn_rnn_backward(
+    gradients = torch.ops.weft.cudnn_rnn_backward(
         x, weights, ctx.each, hx, cx, output, reserve, buffer, *grads[:3], *ctx.layer)
-    grad_cx = None if cx is None else found[2]
-    grads_of_weights = list(found[2 if cx is None else 3 :])
-    return found[0], grads_of_weights, None, found[1], grad_cx, None, None, None, None, None
+    grad_cx = None if cx is None else gradients[2]
+    grads_of_weights = list(gradients[2 if cx is None else 3 :])
+    return gradients[0], grads_of_weights, None, gradients[1], grad_cx, None, None, None, None, None
 
 
 _LIBRARY.impl("cudnn_rnn", _forward, "CUDA")

@@ -220,19 +220,19 @@ def _touch(file: Path) -> None:
 
 def files() -> list[Path]:
     """Every cached file of every kind, and nothing else in the directory."""
-    found = folders.cache_root().glob("*/??/*")
-    return [f for f in found if _KEY.fullmatch(f.name) and f.name[:2] == f.parent.name]
+    paths = folders.cache_root().glob("*/??/*")
+    return [f for f in paths if _KEY.fullmatch(f.name) and f.name[:2] == f.parent.name]
 
 
 def _entries() -> list[tuple[float, int, Path]]:
     """(time of use, size, file) of every cached file of every kind; names of one file share its
     size."""
-    found = []
+    entries = []
     for file in files():
         with contextlib.suppress(OSError):
             status = file.stat()
-            found.append((status.st_mtime, status.st_size // status.st_nlink, file))
-    return found
+            entries.append((status.st_mtime, status.st_size // status.st_nlink, file))
+    return entries
 
 
 def trim() -> None:
@@ -262,12 +262,12 @@ def remove_left_behind(after: float = folders.STALE_SECONDS) -> int:
 
 
 def _temporary_files(after: float) -> list[Path]:
-    found = []
+    leftovers = []
     for file in folders.cache_root().glob(f"*/??/{_TEMPORARY}*"):
         with contextlib.suppress(OSError):
             if folders.is_stale(file.lstat(), after):
-                found.append(file)
-    return found
+                leftovers.append(file)
+    return leftovers
 
 
 def clear() -> int:

@@ -54,9 +54,9 @@ def restoring(call: Callable[..., Any], written: Sequence[int]) -> Callable[...,
     boxed = getattr(call, "boxed", False)
 
     def restored(*inputs: Any) -> Any:
-        given = inputs[0] if boxed else inputs
-        states = [_State(given[i]) for i in written]
-        del given
+        arguments = inputs[0] if boxed else inputs
+        states = [_State(arguments[i]) for i in written]
+        del arguments
         try:
             return call(*inputs)
         except Exception:

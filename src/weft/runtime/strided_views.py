@@ -31,21 +31,21 @@ def write_at(
     offset: int | None = None,
 ) -> torch.Tensor:
     """A copy of `x` with `source` in that view of it."""
-    made = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
-    made.copy_(x)
-    made.as_strided(size, stride, offset or 0).copy_(source)
-    return made
+    copy = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
+    copy.copy_(x)
+    copy.as_strided(size, stride, offset or 0).copy_(source)
+    return copy
 
 
 def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A copy with these strides; ATen has no operator for strides with gaps or overlaps."""
-    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    target = made
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    target = copy
     for d, stride in enumerate(strides):
         if stride == 0 and tensor.shape[d] > 1:  # expanded: all elements share memory
             target, tensor = target.narrow(d, 0, 1), tensor.narrow(d, 0, 1)
     target.copy_(tensor)
-    return made
+    return copy
 
 
 CALLS: Final[dict[Any, Callable[..., Any]]] = {

@@ -50,8 +50,8 @@ CACHED: Final = 4096
 def empty(form: Form, dtype: torch.dtype, device: torch.device) -> Made:
     """Makes tensors of this form."""
 
-    def in_python(*given: int) -> torch.Tensor:
-        sizes, strides, _ = _fill(form, given)
+    def in_python(*numbers: int) -> torch.Tensor:
+        sizes, strides, _ = _fill(form, numbers)
         return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     where = _where(device)
@@ -64,8 +64,8 @@ def empty(form: Form, dtype: torch.dtype, device: torch.device) -> Made:
 def view(form: Form) -> Made:
     """A callable that gives a tensor's memory another form."""
 
-    def in_python(tensor: torch.Tensor, *given: int) -> torch.Tensor:
-        sizes, strides, offset = _fill(form, given)
+    def in_python(tensor: torch.Tensor, *numbers: int) -> torch.Tensor:
+        sizes, strides, offset = _fill(form, numbers)
         return torch.as_strided(tensor, sizes, strides, tensor.storage_offset() + offset)
 
     if not (configured() and _fits(form)):
@@ -88,11 +88,11 @@ def product(
     counts = [0 if form is None else _count_open(form) for form in operands]
     function = PRODUCTS[kind]
 
-    def in_python(*given: Any) -> torch.Tensor:
-        rest = iter(given[len(operands) :])
+    def in_python(*arguments: Any) -> torch.Tensor:
+        rest = iter(arguments[len(operands) :])
         return function(*[
             t if v is None else v(t, *islice(rest, count))
-            for v, t, count in zip(views, given, counts, strict=False)
+            for v, t, count in zip(views, arguments, counts, strict=False)
         ])
 
     where = _where(device)
@@ -101,10 +101,10 @@ def product(
     return _calls.Product(kind, operands, result, _code(dtype), *where, in_python)
 
 
-def _fill(form: Form, given: tuple[int, ...]) -> tuple[list[int], list[int], int]:
+def _fill(form: Form, numbers: tuple[int, ...]) -> tuple[list[int], list[int], int]:
     """A form's numbers with those given at the call."""
     sizes, strides, offset = form
-    rest = iter(given)
+    rest = iter(numbers)
     filled = list(_known_numbers(sizes, rest))
     steps = row_major(filled) if strides is None else list(_known_numbers(strides, rest))
     return filled, steps, next(_known_numbers((offset,), rest))
@@ -148,9 +148,9 @@ def configured() -> bool:
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
-    found = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-    assert found is not None
-    return found
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
 def _where(device: torch.device) -> tuple[int, int] | None:

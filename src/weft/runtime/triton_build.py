@@ -107,9 +107,9 @@ def build(requests: Sequence[TritonRequest]) -> list[GpuBinary]:
     """Compile all requests, in parallel, each distinct one once; results in order."""
     disk = DiskCache("triton")
     distinct = {request.key(): request for request in requests}
-    found = {key: disk.get(key) for key in distinct}
-    missing = [(key, distinct[key]) for key, data in found.items() if data is None]
-    binaries = {key: GpuBinary.unpack(data) for key, data in found.items() if data is not None}
+    cached = {key: disk.get(key) for key in distinct}
+    missing = [(key, distinct[key]) for key, data in cached.items() if data is None]
+    binaries = {key: GpuBinary.unpack(data) for key, data in cached.items() if data is not None}
     if missing:
         if not triton_version():
             raise MissingDependency("triton", "generate GPU kernels", "pip install triton")

@@ -58,8 +58,8 @@ def written_part(
 ) -> torch.Tensor:
     """A copy of `x` with a part written: the views of `path` lead to the part, and `write` (one of
     `NAMES`) says what is done with it and the arguments."""
-    made = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
-    return _write_part(made.copy_(x), path, write, *args, **keywords)
+    copy = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
+    return _write_part(copy.copy_(x), path, write, *args, **keywords)
 
 
 WRITERS: Final[dict[Any, Callable[..., torch.Tensor]]] = {

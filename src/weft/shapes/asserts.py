@@ -39,7 +39,7 @@ class Asserts:
     def __init__(self, conditions: Sequence[ShapeGuard], known: Iterable[str]) -> None:
         """`known`: the symbols that inputs bind."""
         self.known = set(known)
-        self.waiting = [(condition_names(one.condition), one.condition) for one in conditions]
+        self.waiting = [(condition_names(guard.condition), guard.condition) for guard in conditions]
 
     def bound(self, names: Iterable[str]) -> Iterator[str]:
         """Lines that check the conditions that can be checked now that these symbols, too, are

@@ -56,8 +56,8 @@ class CarriedFloats:
         if not isinstance(value, FloatExpr):
             return None
         args = [self._marks.get(arg, arg) for arg in value.args]
-        made = apply(value.op, *args) if all(isinstance(arg, int | float) for arg in args) else None
-        return made if isinstance(made, float) else None
+        mark = apply(value.op, *args) if all(isinstance(arg, int | float) for arg in args) else None
+        return mark if isinstance(mark, float) else None
 
     def keep(self, value: FloatValue, formulas: Iterable[Formula]) -> None:
         """Carry the float from now on; `formulas` say what C++ computes from its mark."""

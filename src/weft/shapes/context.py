@@ -119,20 +119,20 @@ class ShapeContext:
         if min(root, hint) < 2 and self.specialize_zero_one:
             return hint
         key = (hint, lo, hi, dim or group)
-        made = self._shared.get(key) if self.share_equal_hints else None
-        if made is None:
+        size = self._shared.get(key) if self.share_equal_hints else None
+        if size is None:
             least = (2 if self.specialize_zero_one else 0) if lo is None else lo
-            made = self._shared[key] = self._symbol("s", "size", least, hi, hint)
+            size = self._shared[key] = self._symbol("s", "size", least, hi, hint)
             if dim is not None:
-                self._relate(dim, made)
-        self.sources.setdefault(made, []).append(source)
+                self._relate(dim, size)
+        self.sources.setdefault(size, []).append(source)
         if marked:
-            self.marked.add(made)
-        return self.sym_int(made)
+            self.marked.add(size)
+        return self.sym_int(size)
 
-    def _relate(self, dim: Dim, made: Expr) -> None:
+    def _relate(self, dim: Dim, size: Expr) -> None:
         """Learn the relations between sizes of one name."""
-        for condition in self.dims.relations(dim, made):
+        for condition in self.dims.relations(dim, size):
             if self.facts.decide(condition) is None:
                 self.guard(condition, True)
 
@@ -144,21 +144,21 @@ class ShapeContext:
                 dim: Dim | None = None) -> torch.SymInt:
         """A Python int that changes between calls: any value in the limits; symbols are never
         shared."""
-        made = self._symbol("z", "int", lo, hi, hint)
-        self.sources[made] = [source]
+        variable = self._symbol("z", "int", lo, hi, hint)
+        self.sources[variable] = [source]
         if dim is not None:
             self.dims.check(dim, hint, str(source))
-            self._relate(dim, made)
-        return self.sym_int(made)
+            self._relate(dim, variable)
+        return self.sym_int(variable)
 
     def number(self, hint: float, source: Hashable,
                parts: Callable[[], tuple[Expr, Expr] | None] = lambda: None) -> torch.SymFloat:
         """A Python float that changes between calls; `parts`: see `rounding.Parts`."""
-        made = FloatSymbol(f"r{self._next('r')}")
-        self.hints.known[made] = hint
-        self._parts[made] = parts
-        self.sources[made] = [source]
-        return torch.SymFloat(self.float_node(made))
+        variable = FloatSymbol(f"r{self._next('r')}")
+        self.hints.known[variable] = hint
+        self._parts[variable] = parts
+        self.sources[variable] = [source]
+        return torch.SymFloat(self.float_node(variable))
 
     def parts_of(self, number: FloatSymbol) -> tuple[Expr, Expr] | None:
         """The float's mantissa and exponent as symbols, if they can be read."""
@@ -167,31 +167,31 @@ class ShapeContext:
 
     def unbacked_size(self, example: int, source: Hashable, *, lo: int, hi: int) -> torch.SymInt:
         """The size of an input whose value in this call, ``example``, must not decide anything."""
-        made = self._symbol("u", "unbacked", lo, hi, None)
+        variable = self._symbol("u", "unbacked", lo, hi, None)
         self.unbacked_symbols.exist = True
-        self.sources[made] = [source]
-        self.hints.undeciding[made] = example
-        return self.sym_int(made)
+        self.sources[variable] = [source]
+        self.hints.undeciding[variable] = example
+        return self.sym_int(variable)
 
     def drawn_number(self, example: float, source: Hashable) -> torch.SymFloat:
         """A float that no guard can check; its value in this call, `example`, decides nothing."""
-        made = FloatSymbol(f"r{self._next('r')}")
+        variable = FloatSymbol(f"r{self._next('r')}")
         self.unbacked_symbols.exist = True
-        self.sources[made] = [source]
-        self.hints.undeciding[made] = example
-        return torch.SymFloat(self.float_node(made))
+        self.sources[variable] = [source]
+        self.hints.undeciding[variable] = example
+        return torch.SymFloat(self.float_node(variable))
 
     def unbacked(self, what: str = "data", *, lo: int = 0, hi: int = INF) -> torch.SymInt:
         """An integer that depends on data (`what` names it); it has no hint."""
-        made = self._symbol("u", "unbacked", lo, hi, None)
-        self.unbacked_symbols.add(made, symbol_of(made).name, what, self.line())
-        return self.sym_int(made)
+        variable = self._symbol("u", "unbacked", lo, hi, None)
+        self.unbacked_symbols.add(variable, symbol_of(variable).name, what, self.line())
+        return self.sym_int(variable)
 
     def unbacked_float(self, what: str) -> torch.SymFloat:
         """A float that depends on data."""
-        made = FloatSymbol(f"v{self._next('v')}")
-        self.unbacked_symbols.add(made, made.name, what, self.line())
-        return torch.SymFloat(self.float_node(made))
+        variable = FloatSymbol(f"v{self._next('v')}")
+        self.unbacked_symbols.add(variable, variable.name, what, self.line())
+        return torch.SymFloat(self.float_node(variable))
 
     def unbacked_bool(self, what: str) -> torch.SymBool:
         """A bool that depends on data, as the condition that an integer symbol of 0 or 1 is 1."""
@@ -200,10 +200,10 @@ class ShapeContext:
         )
 
     def _symbol(self, prefix: str, kind: str, lo: int, hi: int, hint: int | None) -> Expr:
-        made = symbol(f"{prefix}{self._next(prefix)}", lo, hi, kind)
+        variable = symbol(f"{prefix}{self._next(prefix)}", lo, hi, kind)
         if hint is not None:
-            self.hints.known[made] = hint
-        return made
+            self.hints.known[variable] = hint
+        return variable
 
     def _next(self, prefix: str) -> int:
         number = self._counts.get(prefix, 0)
@@ -274,10 +274,10 @@ class ShapeContext:
 
     def unbacked_number(self, name: str) -> torch.SymInt | torch.SymFloat:
         """The unbacked symbol of that name, as a torch number."""
-        made = self.unbacked_symbols.names[name]
-        if isinstance(made, FloatSymbol):
-            return torch.SymFloat(self.float_node(made))
-        return self.sym_int(made)
+        variable = self.unbacked_symbols.names[name]
+        if isinstance(variable, FloatSymbol):
+            return torch.SymFloat(self.float_node(variable))
+        return self.sym_int(variable)
 
     # -------------------------------------------------------------------- decisions
 
@@ -357,8 +357,8 @@ class ShapeContext:
     def is_of_results(self, condition: AnyCondition) -> bool:
         """Whether the condition depends on operators' results: only a graph can check it, or what
         runs behind it. Others depend on inputs alone."""
-        made = self.unbacked_symbols.names
-        return any(symbol_name(one) in made for one in symbols_of(condition))
+        names = self.unbacked_symbols.names
+        return any(symbol_name(s) in names for s in symbols_of(condition))
 
     def n_learned(self) -> int:
         """How much has been learned so far (see `forget_assumptions`)."""
@@ -366,11 +366,11 @@ class ShapeContext:
 
     def without_assumptions(self) -> ShapeContext:
         """Another context that knows only what no check of data has to make sure of."""
-        made = ShapeContext()
+        context = ShapeContext()
         for held, assumed in self._learned:
             if not assumed:
-                made.learn(held, True)
-        return made
+                context.learn(held, True)
+        return context
 
     def forget_assumptions(self, since: int = 0) -> None:
         """Forget what only checks in a graph make sure of, if it was learned from `since` on.
@@ -467,7 +467,7 @@ class ShapeContext:
         if isinstance(condition, FloatRelation):
             return None
         if isinstance(condition, Relation) and any(
-                symbol_of(one).hi == 1 for one in condition_symbols(condition)):
+                symbol_of(variable).hi == 1 for variable in condition_symbols(condition)):
             return self._assumed_bool(condition)
         if not self.data.may_expect:
             return None

@@ -31,14 +31,14 @@ def copy_node(graph: Graph, node: Node, copies: Mapping[Node, Node]) -> Node:
 
 def copied_graph(graph: Graph) -> Graph:
     """A copy of an ATen graph, its nodes under the same names."""
-    made = Graph()
+    copy = Graph()
     env: dict[Node, Node] = {}
     for node in graph.nodes:
         if node.op == "output":
-            made.output(map_arg(node.args[0], env.__getitem__))
+            copy.output(map_arg(node.args[0], env.__getitem__))
         else:
-            env[node] = copy_node(made, node, env)
-    return made
+            env[node] = copy_node(copy, node, env)
+    return copy
 
 
 def _add(

@@ -31,9 +31,9 @@ def number_call(function: IntFunction) -> Callable[..., Any]:
         symbolic = next((arg for arg in args if isinstance(arg, torch.SymInt)), None)
         if symbolic is None:
             return function.compute(*args)
-        made: int | torch.SymInt = symbolic.node.shape_env.as_int(
+        number: int | torch.SymInt = symbolic.node.shape_env.as_int(
             applied(function, *map(expr_of, args)))
-        return made
+        return number
 
     call.__name__ = call.__qualname__ = f"size_{zlib.crc32(function.text.encode()):08x}"
     call.__doc__ = function.text

@@ -525,8 +525,8 @@ def hint(size: Any) -> int:
         return int(known)
     value, context = expr_of(size), size.node.shape_env
     likely = {s: context.hints.integer(s) for s in expr.symbols(value)}
-    found = expr.subs(value, {s: _DATA_DEPENDENT if n is None else n for s, n in likely.items()})
-    return found if isinstance(found, int) else _DATA_DEPENDENT
+    estimate = expr.subs(value, {s: _DATA_DEPENDENT if n is None else n for s, n in likely.items()})
+    return estimate if isinstance(estimate, int) else _DATA_DEPENDENT
 
 
 def factored_expr_of(size: int | torch.SymInt) -> IntExpr:

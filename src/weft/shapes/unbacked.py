@@ -52,9 +52,9 @@ class Unbacked:
         self.likely: dict[str, int] = {}  # likely values, from an operator's arguments
 
     def add(
-        self, made: Expr | FloatSymbol, name: str, what: str, line: SourceLine | None
+        self, variable: Expr | FloatSymbol, name: str, what: str, line: SourceLine | None
     ) -> None:
-        self.names[name] = made
+        self.names[name] = variable
         self.exist = True
         self.origins[name] = (what, line)
         self.fresh.append(name)
@@ -69,10 +69,10 @@ class Unbacked:
         if isinstance(value, int):
             return value
         large: dict[Expr, IntExpr] = {}
-        for one in symbols(value):
-            limits = symbol_of(one)
+        for variable in symbols(value):
+            limits = symbol_of(variable)
             if limits.kind == "unbacked" and limits.lo < 2 and limits.hi != limits.lo:
-                large[one] = _at_least_two(limits)
+                large[variable] = _at_least_two(limits)
         return subs(value, large) if large else value
 
     def as_expected(self, value: IntExpr) -> IntExpr:
@@ -80,10 +80,10 @@ class Unbacked:
         large."""
         if isinstance(value, int):
             return value
-        names = {one: symbol_of(one).name for one in symbols(value)}
-        likely = {one: self.likely[name] for one, name in names.items() if name in self.likely}
+        names = {s: symbol_of(s).name for s in symbols(value)}
+        likely = {s: self.likely[name] for s, name in names.items() if name in self.likely}
         value = subs(value, likely)
-        if any(symbol_of(one).hi == 1 for one in symbols(value)):
+        if any(symbol_of(s).hi == 1 for s in symbols(value)):
             return value
         return self.as_large(value)
 
@@ -97,7 +97,7 @@ def is_difference(value: IntExpr) -> bool:
     """Whether it is the difference of two such symbols."""
     if isinstance(value, int) or value.const or len(value.symbols) != 2:
         return False
-    atoms = [symbol_of(one) for one in value.symbols]
+    atoms = [symbol_of(variable) for variable in value.symbols]
     return sorted(value.terms.values()) == [-1, 1] and all(a.kind == "unbacked" for a in atoms)
 
 

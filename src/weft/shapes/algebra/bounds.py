@@ -65,10 +65,10 @@ def _structural_lower_bound(value: Expr) -> int:
     limited = _at_loop_limits(value)
     if isinstance(limited, int):
         return limited
-    found = max(limited.bounds[0], shifted_lower_bound(limited))
+    bound = max(limited.bounds[0], shifted_lower_bound(limited))
     if limited.flags & HAS_EXTREME:
-        found = max(found, _bound_without_extremes(limited))
-    return found if found > -INF else _bound_without_division(limited)
+        bound = max(bound, _bound_without_extremes(limited))
+    return bound if bound > -INF else _bound_without_division(limited)
 
 
 def _bound_without_extremes(value: Expr) -> int:
@@ -77,8 +77,8 @@ def _bound_without_extremes(value: Expr) -> int:
         atom = monomial[0]
         if len(monomial) == 1 and isinstance(atom, Min | Max):
             rest = value - coefficient * atom.expr
-            found = [lower_bound(rest + coefficient * arg) for arg in atom.args]
-            return max(found) if isinstance(atom, Min) is (coefficient < 0) else min(found)
+            limits = [lower_bound(rest + coefficient * arg) for arg in atom.args]
+            return max(limits) if isinstance(atom, Min) is (coefficient < 0) else min(limits)
     return -INF
 
 
@@ -90,8 +90,8 @@ def _bound_without_division(value: Expr) -> int:
         left, k, rest = atom.left, atom.right, value - coefficient * atom.expr
         if isinstance(k, int) and k > 0:
             end = left if coefficient < 0 else left - k + 1
-            found = lower_bound(k * rest + coefficient * end)
-            return -INF if found <= -FAR else -(-found // k)
+            scaled = lower_bound(k * rest + coefficient * end)
+            return -INF if scaled <= -FAR else -(-scaled // k)
         if coefficient < 0 and lower_bound(k) >= 1 and lower_bound(left) >= 0:
             return lower_bound(rest + coefficient * left)
     return -INF

@@ -217,25 +217,25 @@ def _atom(kind: type[FloorDiv] | type[Mod], left: IntExpr, right: IntExpr) -> Ex
     key = (kind, left, right)
     atom = _atoms.get(key)
     if atom is None:
-        made = kind(left, right)
-        made.bounds = division_bounds(made)
-        _register(key, made)
-        atom = made
+        quotient = kind(left, right)
+        quotient.bounds = division_bounds(quotient)
+        _register(key, quotient)
+        atom = quotient
     return atom.expr
 
 
 def _intern(const: int, terms: dict[Monomial, int], items: frozenset[tuple[Monomial, int]]) -> Expr:
     key = (const, items)
-    found = _exprs.get(key)
-    if found is not None:
-        return found
-    made = object.__new__(Expr)
-    made.const, made.terms, made.items = const, terms, items
-    made._bounds = made._symbols = None
-    made.flags = reduce(or_, (atom.flag for monomial in terms for atom in monomial), 0)
-    made.least = None
-    _exprs[key] = made
-    return made
+    expr = _exprs.get(key)
+    if expr is not None:
+        return expr
+    expr = object.__new__(Expr)
+    expr.const, expr.terms, expr.items = const, terms, items
+    expr._bounds = expr._symbols = None
+    expr.flags = reduce(or_, (atom.flag for monomial in terms for atom in monomial), 0)
+    expr.least = None
+    _exprs[key] = expr
+    return expr
 
 
 def _build(const: int, terms: dict[Monomial, int]) -> IntExpr:
@@ -245,12 +245,12 @@ def _build(const: int, terms: dict[Monomial, int]) -> IntExpr:
 
 def _memoised(function: Callable[..., IntExpr], left: IntExpr, right: IntExpr) -> IntExpr:
     key = (function, left, right)
-    found = _memo.get(key)
-    if found is None:
+    result = _memo.get(key)
+    if result is None:
         if len(_memo) > _MEMO_LIMIT:
             _memo.clear()
-        found = _memo[key] = function(left, right)
-    return found
+        result = _memo[key] = function(left, right)
+    return result
 
 
 # ------------------------------------------------------------------------------ polynomials
@@ -542,9 +542,9 @@ def _split_multiples(value: IntExpr, divisor: int) -> tuple[IntExpr, IntExpr]:
 
 def _candidate_divisors(value: Expr, right: int) -> list[int]:
     """Common factors of ``right`` and some coefficients, largest first."""
-    found = {gcd(c, right) for c in value.terms.values()}
-    found |= {gcd(*found)}
-    return sorted(found - {1, right}, reverse=True)
+    divisors = {gcd(c, right) for c in value.terms.values()}
+    divisors |= {gcd(*divisors)}
+    return sorted(divisors - {1, right}, reverse=True)
 
 
 # ------------------------------------------------------------------------------ min and max
@@ -618,10 +618,10 @@ def sum_of_products(value: Expr, factor: Callable[[Atom], IntExpr]) -> IntExpr:
 def _replace(atom: Atom, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
     if isinstance(atom, Symbol):
         return mapping.get(atom.expr, atom.expr)
-    made = [subs(operand, mapping) for operand in operands(atom)]
+    args = [subs(operand, mapping) for operand in operands(atom)]
     if isinstance(atom, Applied):
-        return applied(atom.function, *made)
-    return OPERATORS[type(atom)](*made)
+        return applied(atom.function, *args)
+    return OPERATORS[type(atom)](*args)
 
 
 def applied(function: IntFunction, *args: IntExpr) -> IntExpr:

@@ -96,10 +96,10 @@ class Facts:
         """The value with all facts applied: equal symbols replaced, ranges narrowed."""
         if isinstance(value, int) or not self._view:
             return value
-        found = self._viewed.get(value)
-        if found is None:
-            found = self._viewed[value] = subs(value, self._view)
-        return found
+        viewed = self._viewed.get(value)
+        if viewed is None:
+            viewed = self._viewed[value] = subs(value, self._view)
+        return viewed
 
     def bounds(self, value: IntExpr) -> tuple[int, int]:
         """The interval that the facts allow for the value."""
@@ -152,12 +152,12 @@ class Facts:
     def _is_at_least_zero(self, expr: IntExpr) -> bool:
         """Whether it follows that the expression is at least 0: from ranges, from a known
         nonnegative expression that is no larger, or by bounding its quotients."""
-        found = self._signs.get(expr)
-        if found is None:
-            found = self._signs[expr] = is_never_less(expr, 0) or any(
+        holds = self._signs.get(expr)
+        if holds is None:
+            holds = self._signs[expr] = is_never_less(expr, 0) or any(
                 is_never_less(expr, known) for known in self._at_least_zero
             ) or self._follows_without_division(expr)
-        return found
+        return holds
 
     def _follows_without_division(self, expr: IntExpr) -> bool:
         """Whether a smaller expression with one division less is at least 0.
@@ -324,9 +324,9 @@ class Facts:
 
     def _quotient(self, value: IntExpr, low: int, high: int) -> Expr:
         """A new symbol for a value in viewed symbols."""
-        made = symbol(f"q{len(self.quotients)}", low, high, "quotient")
-        self.quotients[made] = subs(subs(value, self._originals), self.quotients)
-        return made
+        quotient = symbol(f"q{len(self.quotients)}", low, high, "quotient")
+        self.quotients[quotient] = subs(subs(value, self._originals), self.quotients)
+        return quotient
 
     def _replace(self, variable: Expr, value: IntExpr) -> None:
         """View ``variable`` as ``value`` from now on."""
@@ -369,12 +369,12 @@ class Facts:
             return value
         return with_functions(value, self._symbol_of_function)
 
-    def _symbol_of_function(self, made: Expr) -> Expr:
-        known = self._functions.get(made)
+    def _symbol_of_function(self, application: Expr) -> Expr:
+        known = self._functions.get(application)
         if known is None:
-            known = symbol(f"q{len(self.quotients)}", *made.bounds, "quotient")
-            self._functions[made] = known
-            self.quotients[known] = subs(made, self.quotients)
+            known = symbol(f"q{len(self.quotients)}", *application.bounds, "quotient")
+            self._functions[application] = known
+            self.quotients[known] = subs(application, self.quotients)
         return known
 
     def _store_equality(self, condition: Condition) -> None:

@@ -128,11 +128,11 @@ def apply(op: str, *args: Number) -> FloatValue:
     if op == "truediv" or OPERATIONS[op][1].startswith("math."):
         args = tuple(map(_without_conversion, args))
     key = (op, *map(_identity, args))
-    found = _interned.get(key)
-    if found is None:
-        found = _interned[key] = FloatExpr(op, args)
-    assert isinstance(found, FloatExpr)
-    return found
+    expr = _interned.get(key)
+    if expr is None:
+        expr = _interned[key] = FloatExpr(op, args)
+    assert isinstance(expr, FloatExpr)
+    return expr
 
 
 def _without_conversion(value: Number) -> Number:
@@ -147,11 +147,11 @@ def compare(op: str, left: Number, right: Number, negated: bool = False) -> bool
     if isinstance(left, int | float) and isinstance(right, int | float):
         return bool(COMPARISONS[op][0](left, right)) is not negated
     key = (op, _identity(left), _identity(right), negated)
-    found = _interned.get(key)
-    if found is None:
-        found = _interned[key] = FloatRelation(op, left, right, negated)
-    assert isinstance(found, FloatRelation)
-    return found
+    relation = _interned.get(key)
+    if relation is None:
+        relation = _interned[key] = FloatRelation(op, left, right, negated)
+    assert isinstance(relation, FloatRelation)
+    return relation
 
 
 # ------------------------------------------------------------------------------ whole numbers
@@ -195,17 +195,17 @@ def _ratio(value: Number) -> tuple[IntExpr, IntExpr] | None:
 def exact_ratio(value: Number) -> _Ratio | None:
     """Numerator and denominator (a power of two) of a value computed without error."""
     if isinstance(value, int | float):
-        found: _Ratio | None = value.as_integer_ratio() if math.isfinite(value) else None
+        ratio: _Ratio | None = value.as_integer_ratio() if math.isfinite(value) else None
     elif isinstance(value, Expr):
-        found = value, 1
+        ratio = value, 1
     elif isinstance(value, FloatExpr) and value.op in _EXACT:
         parts = [exact_ratio(arg) for arg in value.args]
-        found = None if None in parts else _EXACT[value.op](*parts)
+        ratio = None if None in parts else _EXACT[value.op](*parts)
     else:
-        found = None
-    if found is None or found[1] > _SAFE:
+        ratio = None
+    if ratio is None or ratio[1] > _SAFE:
         return None
-    return found if -_SAFE < lower_bound(found[0]) and upper_bound(found[0]) < _SAFE else None
+    return ratio if -_SAFE < lower_bound(ratio[0]) and upper_bound(ratio[0]) < _SAFE else None
 
 
 def _divide_by_power_of_two(a: _Ratio, b: _Ratio) -> _Ratio | None:
@@ -305,16 +305,16 @@ def symbol_name(symbol: Expr | FloatSymbol) -> str:
 
 def operations(value: Number) -> list[FloatExpr]:
     """The operations in the value, each once and after those of its arguments."""
-    found: dict[FloatExpr, None] = {}
+    ordered: dict[FloatExpr, None] = {}
     pending = [value]
     while pending:
         last = pending[-1]
-        todo = [] if not isinstance(last, FloatExpr) or last in found else [
-            arg for arg in last.args if isinstance(arg, FloatExpr) and arg not in found]
+        todo = [] if not isinstance(last, FloatExpr) or last in ordered else [
+            arg for arg in last.args if isinstance(arg, FloatExpr) and arg not in ordered]
         if not todo and isinstance(pending.pop(), FloatExpr):
-            found[last] = None  # type: ignore[index]
+            ordered[last] = None  # type: ignore[index]
         pending += todo
-    return list(found)
+    return list(ordered)
 
 
 def text(value: Number, names: Mapping[str, str] | None = None,
@@ -329,10 +329,10 @@ def text(value: Number, names: Mapping[str, str] | None = None,
     if known and value in known:
         return known[value]
     args = [text(arg, names, known) for arg in value.args]
-    made = operation_text(value.op, args)
+    source = operation_text(value.op, args)
     if value.op == "truediv" and _may_be_zero(value.args[1]):  # operators accept it, and give inf
-        return f"({made} if {args[1]} else {args[0]} * math.inf)"
-    return made
+        return f"({source} if {args[1]} else {args[0]} * math.inf)"
+    return source
 
 
 def operation_text(op: str, args: Sequence[str]) -> str:

@@ -39,10 +39,10 @@ _made: dict[str, IntFunction] = {}
 
 def int_function(text: str, limits: Callable[..., Interval] | None = None) -> IntFunction:
     """The function that Python computes by `text`; its first user sets its limits."""
-    found = _made.get(text)
-    if found is None:
-        found = _made[text] = IntFunction(text, _function_of(text), limits or _anything)
-    return found
+    function = _made.get(text)
+    if function is None:
+        function = _made[text] = IntFunction(text, _function_of(text), limits or _anything)
+    return function
 
 
 def _anything(*args: Interval) -> Interval:
@@ -93,7 +93,7 @@ def _exact_atom(atom: Atom) -> IntExpr:
 
 def _may_be_large(value: IntExpr) -> bool:
     """Whether it is computed from numbers of any size."""
-    numbers = [one for one in symbols(value) if symbol_of(one).kind == "int"]
+    numbers = [variable for variable in symbols(value) if symbol_of(variable).kind == "int"]
     if not numbers or [value] == numbers:
         return False
     low, high = bounds(value)

@@ -125,11 +125,11 @@ def _divide_out(expr: Expr) -> Expr:
 
 def _relation(kind: str, expr: Expr) -> Relation:
     key = (kind, expr)
-    found = _interned.get(key)
-    if found is None:
-        found = _interned[key] = Relation(kind, expr)
-    assert isinstance(found, Relation)
-    return found
+    known = _interned.get(key)
+    if known is None:
+        known = _interned[key] = Relation(kind, expr)
+    assert isinstance(known, Relation)
+    return known
 
 
 def not_(condition: Condition) -> Condition:
@@ -170,10 +170,10 @@ def _join(kind: str, parts: frozenset[Condition]) -> Condition:
     if len(parts) == 1:
         return next(iter(parts))
     key = (kind, parts)
-    found = _interned.get(key)
-    if found is None:
-        found = _interned[key] = Junction(kind, parts)
-    return found
+    junction = _interned.get(key)
+    if junction is None:
+        junction = _interned[key] = Junction(kind, parts)
+    return junction
 
 
 def substitute(condition: Condition, mapping: Mapping[Expr, IntExpr]) -> Condition:

@@ -29,8 +29,8 @@ def render(value: IntExpr, spell: Spelling | None = None) -> str:
     text = partial(render, spell=spell)
     terms = [_render_term(m, c, spell, text) for m, c in value.terms.items()]
     terms.sort(key=lambda term: (term.startswith("-"), -term.count("*"), term))
-    made = terms[0] + "".join(t if t.startswith("-") else f"+{t}" for t in terms[1:])
-    return f"{made}{value.const:+d}" if value.const else made
+    source = terms[0] + "".join(t if t.startswith("-") else f"+{t}" for t in terms[1:])
+    return f"{source}{value.const:+d}" if value.const else source
 
 
 def _render_term(monomial: Monomial, coefficient: int, spell: Spelling, text: Text) -> str:

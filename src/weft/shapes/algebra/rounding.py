@@ -89,8 +89,8 @@ def _of_ints(value: Number, parts: Mapping[FloatSymbol, tuple[Expr, Expr] | None
     """The value with each float symbol replaced by its parts' product."""
     if isinstance(value, FloatExpr):
         return apply(value.op, *(_of_ints(arg, parts) for arg in value.args))
-    found = parts[value] if isinstance(value, FloatSymbol) else None
-    return value if found is None else apply("mul", found[0], apply("pow", 2.0, found[1]))
+    factors = parts[value] if isinstance(value, FloatSymbol) else None
+    return value if factors is None else apply("mul", factors[0], apply("pow", 2.0, factors[1]))
 
 
 def _template_text(value: Number, leaves: dict[Expr, str]) -> str:
@@ -129,8 +129,8 @@ def _range(value: Number, ranges: Mapping[Expr, Interval]) -> Range:
 
 def _corners(function: Callable[[float, float], float]) -> Callable[[Range, Range], Range]:
     def rule(left: Range, right: Range) -> Range:
-        found = [function(a, b) for a in left for b in right]
-        return _ANY if any(f != f for f in found) else (min(found), max(found))
+        values = [function(a, b) for a in left for b in right]
+        return _ANY if any(f != f for f in values) else (min(values), max(values))
 
     return rule
 

@@ -47,11 +47,11 @@ def somewhere_less(left: IntExpr, right: IntExpr) -> bool:
 def _values(value: IntExpr) -> Values:
     if isinstance(value, int):
         return (value,) * _POINTS
-    found = _of_exprs.get(value)
-    if found is None:
+    values = _of_exprs.get(value)
+    if values is None:
         atom = value.atom
-        found = _of_exprs[value] = _of_sum(value) if atom is None else _of_atom(atom)
-    return found
+        values = _of_exprs[value] = _of_sum(value) if atom is None else _of_atom(atom)
+    return values
 
 
 def _of_sum(value: Expr) -> Values:
@@ -70,21 +70,21 @@ def _of_atom(atom: Atom) -> Values:
         return tuple(_sample(atom))
     function = atom.function.compute if isinstance(atom, Applied) else OPERATORS[type(atom)]
     try:
-        found = [function(*args) for args in zip(*map(_values, operands(atom)), strict=True)]
+        values = [function(*args) for args in zip(*map(_values, operands(atom)), strict=True)]
     except ArithmeticError as error:
         raise _Nowhere from error
-    return tuple([value for value in found if isinstance(value, int)])
+    return tuple([value for value in values if isinstance(value, int)])
 
 
-def _sample(one: Symbol) -> Iterator[int]:
+def _sample(variable: Symbol) -> Iterator[int]:
     """Values at distances from the range's end that differ in length, so that each symbol is large
     beside the rest somewhere. (The same ones in each process.)"""
-    if not isinstance(one.hi, int):
+    if not isinstance(variable.hi, int):
         raise _Nowhere
-    draw = random.Random(one.name)
+    draw = random.Random(variable.name)
     for _ in range(_POINTS):
         distance = draw.choice((0, draw.getrandbits(draw.randrange(_MOST_BITS))))
-        if one.lo > -INF:
-            yield min(one.lo + distance, one.hi)
+        if variable.lo > -INF:
+            yield min(variable.lo + distance, variable.hi)
         else:
-            yield min(draw.choice((distance, -distance)), one.hi)
+            yield min(draw.choice((distance, -distance)), variable.hi)

@@ -65,10 +65,10 @@ def _age(variable: Expr) -> tuple[int, int]:
     Data-dependent symbols count in their names, in the order in which running code binds them; ids
     belong to the process.
     """
-    found = symbol_of(variable)
-    number = found.name[1:]
-    counts = found.kind == "unbacked" and number.isdigit()
-    return (-int(number) if counts else 0), -found.id
+    variable_symbol = symbol_of(variable)
+    number = variable_symbol.name[1:]
+    counts = variable_symbol.kind == "unbacked" and number.isdigit()
+    return (-int(number) if counts else 0), -variable_symbol.id
 
 
 def narrow(expr: Expr) -> tuple[Expr, IntExpr] | None:

@@ -119,8 +119,8 @@ def _index(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mappin
             count = _count(
                 context, "a mask", index.numel(), _identity(context, index, "nonzero"), of=index
             )
-            one = _new(mode, index, (count,), torch.int64)
-            positions.extend([one] * index.dim() if index.dim() else [one])
+            places = _new(mode, index, (count,), torch.int64)
+            positions.extend([places] * index.dim() if index.dim() else [places])
         else:
             positions.append(index)
     return mode.dispatch(aten.index.Tensor, (FakeTensor,), (args[0], positions), {})
@@ -236,8 +236,8 @@ def _arguments(
 ) -> dict[str, Any]:
     """A call's arguments by name, defaults filled in."""
     names = func._schema.arguments
-    given = {a.name: value for a, value in zip(names, args, strict=False)}
-    return {**{a.name: a.default_value for a in names}, **given, **kwargs}
+    passed = {a.name: value for a, value in zip(names, args, strict=False)}
+    return {**{a.name: a.default_value for a in names}, **passed, **kwargs}
 
 
 def _unique_rule(func: OpOverload, n_results: int) -> None:
@@ -246,11 +246,11 @@ def _unique_rule(func: OpOverload, n_results: int) -> None:
         mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         named = _arguments(func, args, kwargs)
-        made = _unique(
+        results = _unique(
             mode, context, named["self"], named.get("dim"), named["return_inverse"],
             named.get("return_counts", False),
         )
-        return tuple(made[:n_results])
+        return tuple(results[:n_results])
 
 
 _unique_rule(aten._unique.default, 2)
@@ -313,8 +313,8 @@ def _squeeze(
 ) -> Any:
     """Whether a size is 1 decides the result's rank; as PyTorch does, assume that it is not."""
     x = args[0]
-    given = args[1] if len(args) > 1 else kwargs.get("dim", range(x.dim()))
-    for dim in given if isinstance(given, Sequence) else [given]:
+    dims = args[1] if len(args) > 1 else kwargs.get("dim", range(x.dim()))
+    for dim in dims if isinstance(dims, Sequence) else [dims]:
         if x.dim() and _any_unbacked(context, x.size(dim)):
             context.evaluate(eq(expr_of(x.size(dim)), 1))
     return NotImplemented
@@ -369,8 +369,8 @@ def _select(
 def _any_unbacked(context: ShapeContext, *values: Any) -> bool:
     if not context.unbacked_symbols.exist:
         return False
-    found = (expr_of(v) for v in values if isinstance(v, torch.SymInt))
-    return any(symbol_of(s).kind == "unbacked" for v in found for s in symbols(v))
+    exprs = (expr_of(v) for v in values if isinstance(v, torch.SymInt))
+    return any(symbol_of(s).kind == "unbacked" for v in exprs for s in symbols(v))
 
 
 def _view(

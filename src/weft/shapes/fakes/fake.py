@@ -42,18 +42,18 @@ def non_leaf(leaf: FakeTensor) -> FakeTensor:
     """
     twin = make_fake(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
-        made: FakeTensor = _Computed.apply(  # type: ignore[no-untyped-call]
+        computed: FakeTensor = _Computed.apply(  # type: ignore[no-untyped-call]
             leaf.detach().requires_grad_(), [twin]
         )
-    return made
+    return computed
 
 
 def connected_non_leaf(leaf: FakeTensor) -> FakeTensor:
     """As `non_leaf`, but gradients flow on to `leaf`."""
     twin = make_fake(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
-        made: FakeTensor = _Computed.apply(leaf, [twin])  # type: ignore[no-untyped-call]
-    return made
+        computed: FakeTensor = _Computed.apply(leaf, [twin])  # type: ignore[no-untyped-call]
+    return computed
 
 
 def was_computed(fake: torch.Tensor) -> bool:
@@ -117,9 +117,9 @@ class FakeContext:
                 stack.enter_context(torch.inference_mode(tensor.is_inference()))
             if are_functorch_transforms_active():  # active modes would wrap the new tensor
                 stack.enter_context(without_functorch_levels())
-            made = self._make(tensor, sizes, strides)
-        self._fakes[id(tensor)] = (tensor, made)
-        return made
+            fake = self._make(tensor, sizes, strides)
+        self._fakes[id(tensor)] = (tensor, fake)
+        return fake
 
     def _make(
         self, tensor: torch.Tensor, sizes: Sequence[Any] | None, strides: Sequence[Any] | None,

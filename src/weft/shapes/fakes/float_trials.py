@@ -133,7 +133,7 @@ class Trial:
         context.floats.carrying = True
         for value, domain in self._domains.items():
             context.floats.carried.mark(value, self._hints[value] or 0.0)
-            formulas = [found[1] for found in self._formulas if found and found[0] is value]
+            formulas = [entry[1] for entry in self._formulas if entry and entry[0] is value]
             context.floats.carried.keep(value, formulas)
             if domain is not None:
                 context.evaluate(compare("gt", value, domain[0]))
@@ -178,8 +178,8 @@ class Trial:
         """Whether the call does the same for that number."""
         try:
             run = self._run({value: number})
-            expected = [found[1](number) if found and found[0] is value else constant
-                        for found, constant in zip(self._formulas, self._base.floats, strict=True)]
+            expected = [entry[1](number) if entry and entry[0] is value else constant
+                        for entry, constant in zip(self._formulas, self._base.floats, strict=True)]
         except (_Failed, ArithmeticError):
             return False
         return run.structure == self._base.structure and all(map(_is_same, run.floats, expected))
@@ -304,9 +304,9 @@ def _all_arguments(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) 
 def _differentiate(result: Any, twins: list[tuple[FakeTensor, torch.Tensor]]) -> None:
     """Run the backward of the result, and of what may have been written."""
     inputs = [leaf for leaf, _ in twins if leaf.requires_grad]
-    made = [*tree_flatten(result)[0], *(given for leaf, given in twins if given is not leaf)]
-    outputs = list({id(one): one for one in made
-                    if isinstance(one, torch.Tensor) and one.requires_grad}.values())
+    values = [*tree_flatten(result)[0], *(twin for leaf, twin in twins if twin is not leaf)]
+    outputs = list({id(value): value for value in values
+                    if isinstance(value, torch.Tensor) and value.requires_grad}.values())
     if outputs and inputs:
         engine_gradients(outputs, [torch.ones_like(output) for output in outputs], inputs)
 

@@ -70,13 +70,13 @@ def refusal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if func in _SIZES:
         args = [(1,) if i == _SIZES[func] else arg for i, arg in enumerate(args)]
     try:
-        given = [_form(arg, elementwise, parts) for arg in args]
+        forms = [_form(arg, elementwise, parts) for arg in args]
         named = {name: _form(arg, elementwise, parts) for name, arg in kwargs.items()}
     except _Unknown:
         return None
     key = (*parts, *kwargs)
     if key not in _known:
-        _known[key] = _tried(func, given, named, elementwise)
+        _known[key] = _tried(func, forms, named, elementwise)
     return _known[key]
 
 
@@ -169,12 +169,12 @@ def _tried(
     with no_modes(), DisableAutocast(), below_autograd(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            given = [_made(arg, elementwise) for arg in args]
+            values = [_made(arg, elementwise) for arg in args]
             named = {name: _made(arg, elementwise) for name, arg in kwargs.items()}
         except RuntimeError:
             return None  # no such tensors can be made
         try:
-            func(*given, **named)
+            func(*values, **named)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             if elementwise or _ABOUT_TYPES.search(str(error)):
                 return type(error)(*error.args)

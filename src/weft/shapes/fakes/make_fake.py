@@ -33,10 +33,10 @@ def make_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) ->
     prototypes: dict[torch.device, dict[str, Any]] = mode.__dict__.setdefault(_PROTOTYPES, {})
     attributes = prototypes.get(device)
     if attributes is None:
-        made = FakeTensor(mode, meta, device)
-        if made.fake_device == device:  # otherwise "cuda" became "cuda:0", which may change
-            prototypes[device] = dict(made.__dict__)
-        return made
+        prototype = FakeTensor(mode, meta, device)
+        if prototype.fake_device == device:  # otherwise "cuda" became "cuda:0", which may change
+            prototypes[device] = dict(prototype.__dict__)
+        return prototype
     fake: FakeTensor = make_subclass(
         FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
     )

@@ -152,9 +152,9 @@ def _check(func: OpOverload, args: Sequence[Any]) -> None:
 
 def _check_parameters(args: Sequence[Any], positions: Sequence[int]) -> None:
     """A norm's parameters and statistics have its input's type, or all float32 beside halves."""
-    given = {args[p].dtype for p in positions if p < len(args) and args[p] is not None}
+    dtypes = {args[p].dtype for p in positions if p < len(args) and args[p] is not None}
     x = args[0].dtype
-    if given - {x} and not (x in _HALF and given == {torch.float32}):
+    if dtypes - {x} and not (x in _HALF and dtypes == {torch.float32}):
         raise RuntimeError("mixed dtype (CPU): all inputs must share same datatype.")
 
 
@@ -238,8 +238,8 @@ def _with_types(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) 
     the old ones."""
     wanted: dict[int, torch.dtype] = {}
     if func in _RUNNING:
-        given, made = _RUNNING[func]
-        wanted.update({made + k: args[given + k].dtype for k in (0, 1)})
+        old, new = _RUNNING[func]
+        wanted.update({new + k: args[old + k].dtype for k in (0, 1)})
     if _is_mixed(args, _PARAMETERS[func]):
         wanted.update(dict.fromkeys((1, 2), torch.float32))
     if all(result[k].dtype == dtype for k, dtype in wanted.items()):
@@ -251,5 +251,5 @@ def _is_mixed(args: Sequence[Any], positions: Sequence[int]) -> bool:
     x = args[0]
     if x.dtype not in _HALF or x.device.type != "cpu":
         return False
-    given = [args[p] for p in positions if p < len(args)]
-    return any(isinstance(t, torch.Tensor) and t.dtype == torch.float32 for t in given)
+    parameters = [args[p] for p in positions if p < len(args)]
+    return any(isinstance(t, torch.Tensor) and t.dtype == torch.float32 for t in parameters)

@@ -42,8 +42,8 @@ def _by_formula(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallR
     results = infer(func, args, kwargs, call.context() if call.symbolic else None)
     if results is None:
         return NotImplemented
-    made = [_make(mode, result, call) for result in results]
-    return made[0] if len(func._schema.returns) == 1 else tuple(made)
+    tensors = [_make(mode, result, call) for result in results]
+    return tensors[0] if len(func._schema.returns) == 1 else tuple(tensors)
 
 
 def _make(mode: FakeTensorMode, result: Result, call: CallReader) -> torch.Tensor:

@@ -68,9 +68,9 @@ def _window(numbers: Sequence[_Numbers]) -> list[_Numbers]:
 def _pooled(rank: int, x: Any, window: Sequence[_Numbers]) -> Sizes:
     """The sizes of row-major images after a window ran over them."""
     kernel, steps, paddings, dilations = window
-    given = (kernel, steps or [1], paddings, dilations)
-    require(all(len(numbers) in (1, rank) for numbers in given))
-    require(all(type(n) is int for numbers in given for n in numbers))
+    settings = (kernel, steps or [1], paddings, dilations)
+    require(all(len(numbers) in (1, rank) for numbers in settings))
+    require(all(type(n) is int for numbers in settings for n in numbers))
     require(all(n >= 1 for n in (*kernel, *steps, *dilations)))
     require(all(0 <= 2 * paddings[d % len(paddings)] <= kernel[d % len(kernel)]
                 for d in range(rank)))

@@ -103,7 +103,7 @@ class ResultMemo:
         """The result of an equal call, made again from this call's arguments, or MISSING."""
         entry = self._entries(call).get(key, MISSING)
         if isinstance(entry, _Many):
-            return entry.kind([_made(one, call) for one in entry.outputs])
+            return entry.kind([_made(output, call) for output in entry.outputs])
         return entry if entry is MISSING else _made(entry, call)
 
     def store(self, key: Hashable, call: CallReader, result: Any) -> None:

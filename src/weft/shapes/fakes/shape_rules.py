@@ -185,11 +185,11 @@ _REAL: Final = frozenset(
 
 
 def _tensors(args: Sequence[Any]) -> list[FakeTensor]:
-    found = [a for a in args if type(a) is FakeTensor]
-    require(bool(found))
-    device = found[0].fake_device
-    require(all(t.fake_device == device for t in found))
-    return found
+    tensors = [a for a in args if type(a) is FakeTensor]
+    require(bool(tensors))
+    device = tensors[0].fake_device
+    require(all(t.fake_device == device for t in tensors))
+    return tensors
 
 
 def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
@@ -457,8 +457,8 @@ def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]
     """`(x, weight, bias, stride, padding, dilation, transposed, output padding, groups)` of
     row-major operands."""
     require(len(args) == 9 and not kwargs)
-    x, weight, bias, *window, transposed, extra, given = args
-    (groups,) = values_of([given])
+    x, weight, bias, *window, transposed, extra, group_count = args
+    (groups,) = values_of([group_count])
     tensors = _tensors([t for t in (x, weight, bias) if t is not None])
     require(all(t.dtype == x.dtype and t.dtype.is_floating_point for t in tensors))
     sizes, kernel = sizes_of(x), sizes_of(weight)
@@ -672,10 +672,10 @@ def _unless_gpus_differ(rule: Rule) -> Rule:
     return restricted
 
 
-def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
+def _image(image: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
     """An image laid out as another one; no images at all (a batch that may depend on data) are
     row-major."""
-    sizes, before, strides = values_of(wanted), sizes_of(given), strides_of(given)
+    sizes, before, strides = values_of(wanted), sizes_of(image), strides_of(image)
     require(len(sizes) == len(before) >= 3)
     require(all(guarded(ge(n, 1)) for n in (*before[1:], *sizes[1:])))
     if _is_row_major(before, strides):
@@ -684,7 +684,7 @@ def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
         require(guarded(ge(before[0], 1)))
         require(len(sizes) > 3 and all_same(strides, channels_last(before)))
         layout = channels_last(sizes)
-    return [Result(sizes, layout, given.dtype, given.fake_device)]
+    return [Result(sizes, layout, image.dtype, image.fake_device)]
 
 
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):

@@ -151,9 +151,9 @@ def _slice(
     return sizes, strides, distance
 
 
-def _bound(given: Any, size: IntExpr) -> IntExpr:
+def _bound(bound: Any, size: IntExpr) -> IntExpr:
     """A slice's bound as a place within the size, if it is known to be one."""
-    (place,) = values_of((given,))
+    (place,) = values_of((bound,))
     if at_least(-place, 1):
         place = size + place
     require(at_least(place, 0) and at_least(size - place, 0))
@@ -228,13 +228,13 @@ def _chunks(
     sizes: Sequence[IntExpr], strides: Sequence[IntExpr]
 ) -> list[tuple[IntExpr, IntExpr]]:
     """Number of elements and inner stride of each chunk, from the innermost one."""
-    found: list[tuple[IntExpr, IntExpr]] = []
+    chunks: list[tuple[IntExpr, IntExpr]] = []
     elements: IntExpr = 1
     step: IntExpr = strides[-1] if strides else 1
     for d in reversed(range(len(sizes))):
         elements = elements * sizes[d]
         if d and (same(sizes[d - 1], 1) or same(strides[d - 1], elements * step)):
             continue
-        found.append((elements, step))
+        chunks.append((elements, step))
         elements, step = 1, strides[d - 1]
-    return found or [(1, 1)]
+    return chunks or [(1, 1)]

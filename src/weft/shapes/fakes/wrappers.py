@@ -50,9 +50,9 @@ def detached(value: torch.Tensor) -> torch.Tensor:
     other, which it may compute with plain tensors."""
     if not value.requires_grad:
         return value
-    made = value.detach()
-    if type(made) is type(value):
-        return made
+    plain = value.detach()
+    if type(plain) is type(value):
+        return plain
     alike: torch.Tensor = rebuilt(value, torch.Tensor.detach)
     return alike.requires_grad_(False)
 
