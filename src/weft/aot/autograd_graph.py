@@ -19,12 +19,12 @@ def nodes_behind(starts: Iterable[Any], *, end: type | tuple[type, ...] = ()) ->
 
     None, where a tensor has no history, is skipped.
     """
-    found: set[Any] = set()
+    nodes: set[Any] = set()
     waiting = list(starts)
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in found:
-            found.add(node)
+        if node is not None and node not in nodes:
+            nodes.add(node)
             if not isinstance(node, end):
                 waiting.extend(after for after, _ in node.next_functions)
-    return found
+    return nodes

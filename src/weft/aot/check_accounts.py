@@ -47,8 +47,8 @@ class CheckAccounts:
     def verify(self, symbols: ShapeContext, asserts: Sequence[ShapeGuard]) -> None:
         """Raise InternalError if a condition follows neither from guards nor from `asserts`."""
         known = symbols.without_assumptions()
-        for one in asserts:
-            known.learn(one.condition, True)
+        for guard in asserts:
+            known.learn(guard.condition, True)
         for condition, message in self.conditions:
             if known.decide(condition) is not True:
                 raise InternalError(f"the compiled graph does not check: {message}")

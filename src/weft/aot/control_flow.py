@@ -146,10 +146,10 @@ class _Program:
     def __call__(self, *inputs: Any) -> Any:
         values: dict[Node, Any] = dict(zip(self.placeholders, inputs, strict=True))
         for stage, dying in zip(self.stages, self.dying, strict=True):
-            given = [values[n] for n in stage.inputs]
+            operands = [values[n] for n in stage.inputs]
             for node in dying:
                 values.pop(node, None)  # what the stage takes may die while it runs
-            values.update(zip(stage.outputs, stage.run(given), strict=True))
+            values.update(zip(stage.outputs, stage.run(operands), strict=True))
             for node in dying:
                 values.pop(node, None)
         return map_arg(self.result, values.__getitem__)
@@ -176,8 +176,8 @@ def _sources_of_symbols(graph: Graph, inputs: list[Node], stage: list[Node]) -> 
     wanted = {name for n in (*inputs, *stage)
               for size in symbolic_leaves(n.meta.get("example_value")) for name in names_in(size)}
     placeholders = graph.find_nodes(op="placeholder")
-    found = input_symbols(n.meta.get("example_value") for n in placeholders)
-    needed = sorted(found[name].input for name in wanted - own if name in found)
+    sources = input_symbols(n.meta.get("example_value") for n in placeholders)
+    needed = sorted(sources[name].input for name in wanted - own if name in sources)
     return [placeholders[i] for i in dict.fromkeys(needed) if placeholders[i] not in inputs]
 
 
@@ -206,7 +206,7 @@ def _branch(
     predicate, *sides, operands = node.args
     assert isinstance(operands, (tuple, list))
     inputs = [n for n in operands if isinstance(n, Node)]
-    given = [examples[n] for n in inputs]
+    operand_examples = [examples[n] for n in inputs]
     items: dict[Node, int] = {user: _index(user) for user in node.users}
     examples.update((user, user.meta["example_value"]) for user in items)
     parts = [_side(gm, side, operands) for side in sides]
@@ -223,7 +223,7 @@ def _branch(
 def _taking_list(run: Callable[..., Any]) -> Boxed:
     """`run` by its inputs in a list: see `pipeline.unboxed`."""
     boxed: Boxed | None = getattr(run, "boxed_form", None)
-    return boxed or (lambda given: run(*given))
+    return boxed or (lambda inputs: run(*inputs))
 
 
 def _index(user: Node) -> int:
@@ -235,22 +235,22 @@ def _index(user: Node) -> int:
 
 def _side(gm: GraphModule, side: Any, operands: Sequence[Any]) -> GraphModule:
     """A branch's graph, with operands that are plain numbers substituted."""
-    found = gm.get_submodule(str(side.target))
-    assert isinstance(found, GraphModule)
+    branch = gm.get_submodule(str(side.target))
+    assert isinstance(branch, GraphModule)
     if all(isinstance(o, Node) for o in operands):
-        return found
+        return branch
     graph = Graph()
-    placeholders = [n for n in found.graph.nodes if n.op == "placeholder"]
+    placeholders = [n for n in branch.graph.nodes if n.op == "placeholder"]
     env: dict[Node, Any] = {}
     for node, operand in zip(placeholders, operands, strict=True):
         env[node] = operand
         if isinstance(operand, Node):
             env[node] = graph.placeholder(node.name)
             env[node].meta.update(node.meta)
-    for node in found.graph.nodes:
+    for node in branch.graph.nodes:
         if node.op != "placeholder":
             env[node] = graph.node_copy(node, env.__getitem__)
-    return GraphModule(found, graph)
+    return GraphModule(branch, graph)
 
 
 @final

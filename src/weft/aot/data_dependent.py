@@ -83,11 +83,11 @@ def with_positions(args: Sequence[Any]) -> tuple[Any, Any, Any]:
     items = key if isinstance(key, tuple) else (key,)
     if not any(is_mask(item) and item.dim() for item in items):
         return target, key, value
-    found: list[Any] = []
+    indices: list[Any] = []
     for item in items:
         mask = is_mask(item) and item.dim()
-        found += torch.nonzero(item, as_tuple=True) if mask else [item]
-    return target, tuple(found), value
+        indices += torch.nonzero(item, as_tuple=True) if mask else [item]
+    return target, tuple(indices), value
 
 
 def bound_names(graph: Graph) -> dict[str, Node]:

@@ -61,10 +61,10 @@ class Evaluator:
     @classmethod
     def current(cls) -> Evaluator:
         """The process's evaluator; replaced by a new one when it has grown large."""
-        found = cls._shared
-        if found is None or len(found._results) > _LIMIT:
-            found = cls._shared = cls()
-        return found
+        evaluator = cls._shared
+        if evaluator is None or len(evaluator._results) > _LIMIT:
+            evaluator = cls._shared = cls()
+        return evaluator
 
     # -- exemplars ---------------------------------------------------------------------------------
 
@@ -73,11 +73,11 @@ class Evaluator:
     ) -> FakeTensor:
         """The one fake tensor that stands for this metadata."""
         key = (dtype, device, _dims_key(size), _dims_key(stride))
-        found = self._interned.get(key)
-        if found is None:
-            found = self.fresh(size, stride, dtype, device)
-            self._interned[key] = found
-        return found
+        exemplar = self._interned.get(key)
+        if exemplar is None:
+            exemplar = self.fresh(size, stride, dtype, device)
+            self._interned[key] = exemplar
+        return exemplar
 
     def fresh(
         self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, device: torch.device
@@ -120,14 +120,14 @@ class Evaluator:
         """The result of `op`; tensors among the arguments are exemplars, or fx nodes with one."""
         named = [(k, _key(v)) for k, v in kwargs.items()]
         key = (op, torch.get_default_dtype(), *[_key(a) for a in args], *named)
-        found = self._results.get(key)
-        if found is None:
+        result = self._results.get(key)
+        if result is None:
             n_known_answers = self.mode.n_known_answers()
-            found = self._miss(op, args, kwargs)
-            if found.binds or self.mode.n_known_answers() != n_known_answers:
-                return found  # new symbols, or other data, each time
-            self._results[key] = found
-        return found
+            result = self._miss(op, args, kwargs)
+            if result.binds or self.mode.n_known_answers() != n_known_answers:
+                return result  # new symbols, or other data, each time
+            self._results[key] = result
+        return result
 
     def _miss(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Result:
         values = [_value(a) for a in args]
@@ -137,14 +137,14 @@ class Evaluator:
                 out = self.mode.dispatch(op, (FakeTensor,), values, named)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise Unsupported(f"the result's metadata depends on data: {error}") from error
-        found = self._found(out)
+        result = self._as_result(out)
         symbols = self.mode.symbols
         if symbols is None or not symbols.unbacked_symbols.fresh:
-            return found
+            return result
         fresh = symbols.unbacked_symbols.take_fresh()
-        return replace(found, binds=bindings(fresh, found.value))
+        return replace(result, binds=bindings(fresh, result.value))
 
-    def _found(self, out: Any) -> Result:
+    def _as_result(self, out: Any) -> Result:
         if isinstance(out, FakeTensor):
             return Result(self.intern(out), out.storage_offset() * out.element_size())
         if isinstance(out, (tuple, list)):

@@ -65,8 +65,8 @@ def _defined(
     _LIBRARY.define(f"{name}({arguments}) -> ({returns})", tags=_kept_tags(op))
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"weft::{name}", run, lib=_LIBRARY)
-    made: OpOverload = getattr(torch.ops.weft, name).default
-    return made
+    functional: OpOverload = getattr(torch.ops.weft, name).default
+    return functional
 
 
 def _kept_tags(op: OpOverload) -> tuple[torch.Tag, ...]:
@@ -80,12 +80,12 @@ def _kernel(op: OpOverload, written: Sequence[str], fresh: Sequence[int]) -> Cal
     single = len(op._schema.returns) == 1
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
         for name in written:
-            given[name] = given[name].clone()
-        result = op(**given)
+            named[name] = named[name].clone()
+        result = op(**named)
         results = [result] if single else result
-        values = [*(results[i] for i in fresh), *(given[name] for name in written)]
+        values = [*(results[i] for i in fresh), *(named[name] for name in written)]
         return values[0] if len(values) == 1 else tuple(values)
 
     return run
@@ -104,10 +104,10 @@ def form_on_memory(op: OpOverload, places: Mapping[str, Any], n_memories: int) -
     """
     order = [a.name for a in op._schema.arguments if a.name in places]
     key = (op, tuple((name, places[name]) for name in order), n_memories)
-    made = _ON_MEMORY.get(key)
-    if made is None:
-        made = _ON_MEMORY[key] = _define_on_memory(op, {n: places[n] for n in order}, n_memories)
-    return made
+    form = _ON_MEMORY.get(key)
+    if form is None:
+        form = _ON_MEMORY[key] = _define_on_memory(op, {n: places[n] for n in order}, n_memories)
+    return form
 
 
 def _define_on_memory(op: OpOverload, places: Mapping[str, Any], n_memories: int) -> OpOverload:

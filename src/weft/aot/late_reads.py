@@ -25,12 +25,12 @@ def late_reads_of(gm: GraphModule) -> tuple[LateReads, ...]:
 
 def all_hold(reads: tuple[LateReads, ...]) -> bool:
     """Whether the backward would read what it read when it was traced."""
-    return all([one.hold() for one in reads])  # noqa: C419  in every backward
+    return all([r.hold() for r in reads])  # noqa: C419  in every backward
 
 
 def as_in_forward(reads: tuple[LateReads, ...]) -> ExitStack:
     """A context in which the captured graph repeats its forward."""
     stack = ExitStack()
-    for one in reads:
-        stack.enter_context(one.as_in_forward())
+    for late in reads:
+        stack.enter_context(late.as_in_forward())
     return stack

@@ -105,8 +105,8 @@ def draws_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
         return False
     for i, argument in enumerate(op._schema.arguments):
         if argument.name == "dropout_p":
-            given = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)
-            return bool(given != 0)
+            p = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)
+            return bool(p != 0)
     return True
 
 
@@ -170,9 +170,9 @@ def _by_name(namespace: Any, name: str, op: OpOverload) -> OpOverload | None:
     else:
         name = f"{name}_functional"
     packet = getattr(namespace, name, None)
-    found: OpOverload | None = getattr(packet, op._overloadname, None)
-    if found is not None and _takes_the_same(found, op):
-        return found
+    counterpart: OpOverload | None = getattr(packet, op._overloadname, None)
+    if counterpart is not None and _takes_the_same(counterpart, op):
+        return counterpart
     return _matching_overload(packet, op)
 
 

@@ -114,8 +114,8 @@ def _compile_traced(
 
 def _verify_checks(tracer: Tracer, traced: Traced, symbols: ShapeContext) -> None:
     """Raise InternalError if running code lacks a condition on data that was assumed."""
-    for one in traced.asserts[traced.n_handed:]:
-        raise InternalError(f"assumed when the checks were written already: {one}")
+    for guard in traced.asserts[traced.n_handed:]:
+        raise InternalError(f"assumed when the checks were written already: {guard}")
     if config.strict:
         tracer.accounts.verify(symbols, traced.asserts)
 

@@ -38,6 +38,6 @@ def with_plain_sizes(gm: AtenGraph, inputs: Sequence[Any]) -> fx.GraphModule:
     for node in gm.graph.nodes:
         args, kwargs = map_aggregate((node.args, node.kwargs), plain)
         args, kwargs = fx.node.map_arg((args, kwargs), env.__getitem__)
-        made = env[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
-        made.meta["stack"] = node.meta.get("stack")
+        copy = env[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
+        copy.meta["stack"] = node.meta.get("stack")
     return fx.GraphModule(gm, graph)

@@ -90,10 +90,10 @@ class _Writer:
     def _bind_symbols(self, placeholders: list[Node], text: str) -> list[str]:
         """Lines that give each symbol of the text its value. (Of other inputs there may be nothing:
         a stage of a backward gets no tensors that it does not read.)"""
-        found, used = input_symbols(n.meta["val"] for n in placeholders), set(_NAME.findall(text))
+        sources, used = input_symbols(n.meta["val"] for n in placeholders), set(_NAME.findall(text))
         return [
             f"{name} = {source.text(self.local[placeholders[source.input]])}"
-            for name, source in found.items() if name in used
+            for name, source in sources.items() if name in used
         ]
 
     def _call(self, node: Node) -> str:

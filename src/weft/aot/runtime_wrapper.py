@@ -229,8 +229,8 @@ class _Source:
             return []
         wanted = {name for size in sizes for name in names_in(size)}
         values = [n.meta["val"] for n in self.traced.graph.nodes if n.op == "placeholder"]
-        found = input_symbols(values)
-        return [f"{name} = {found[name].text(f'inputs[{found[name].input}]')}"
+        sources = input_symbols(values)
+        return [f"{name} = {sources[name].text(f'inputs[{sources[name].input}]')}"
                 for name in sorted(wanted - self.traced.numbers.keys())]
 
     def _mutate(self) -> list[str]:
@@ -238,11 +238,11 @@ class _Source:
         written = list(enumerate(self.traced.mutated))
         lines = [f"in{i}.copy_(outputs[{k}])" for k, i in written if i not in detached]
         counts = self.traced.counts
-        given = [n.meta["val"] for n in self.traced.graph.nodes if n.op == "placeholder"]
+        examples = [n.meta["val"] for n in self.traced.graph.nodes if n.op == "placeholder"]
         alike: dict[Any, list[tuple[int, int]]] = defaultdict(list)
         for k, i in written:
             if i in detached:  # one kernel copies tensors of one type on one GPU
-                alike[not counts[i], given[i].dtype, given[i].device].append((k, i))
+                alike[not counts[i], examples[i].dtype, examples[i].device].append((k, i))
         for (silently, *_), pairs in alike.items():
             targets, values = (
                 ", ".join(f"{'data' if i in self.hidden else 'in'}{i}" for _, i in pairs),

@@ -44,28 +44,28 @@ class SymbolSource:
 
     def read(self, inputs: Sequence[Any]) -> Any:
         """Its value in a call."""
-        given = inputs[self.input]
-        return given if self.dim is None else getattr(given, self.method)(self.dim)
+        value = inputs[self.input]
+        return value if self.dim is None else getattr(value, self.method)(self.dim)
 
 
 def input_symbols(values: Iterable[Any]) -> dict[str, SymbolSource]:
     """The symbols that can be read directly from inputs with these values, by name."""
-    found: dict[str, SymbolSource] = {}
+    sources: dict[str, SymbolSource] = {}
     for i, value in enumerate(values):
         if isinstance(value, FakeTensor):
             for d, size in enumerate(value.size()):
-                _add(found, size, SymbolSource(size, i, d))
+                _add(sources, size, SymbolSource(size, i, d))
             for d, stride in enumerate(extents(value)[value.dim():]):
-                _add(found, stride, SymbolSource(stride, i, d, "stride"))
+                _add(sources, stride, SymbolSource(stride, i, d, "stride"))
         elif isinstance(value, SYMBOLIC):
-            _add(found, value, SymbolSource(value, i, None))
-    return found
+            _add(sources, value, SymbolSource(value, i, None))
+    return sources
 
 
-def _add(found: dict[str, SymbolSource], size: Any, source: SymbolSource) -> None:
+def _add(sources: dict[str, SymbolSource], size: Any, source: SymbolSource) -> None:
     name = plain_name(size)
     if name is not None:
-        found.setdefault(name, source)
+        sources.setdefault(name, source)
 
 
 def plain_name(size: Any) -> str | None:

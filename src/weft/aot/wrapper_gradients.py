@@ -172,16 +172,16 @@ class Wrapped(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         """The leaves of the gradient: of the carriers, or of the leaves themselves."""
         plan: Plan = ctx.plan
-        found: list[Any] = [None] * ctx.n
+        gradients: list[Any] = [None] * ctx.n
         at = plan.carried
         if gradient is None:
-            return (None, *found, *([None] * len(at) if plan.gradient is not None else []))
+            return (None, *gradients, *([None] * len(at) if plan.gradient is not None else []))
         own = Unwrapped.apply((plan.of_gradient,), gradient)  # type: ignore[no-untyped-call]
         if plan.gradient is not None:
-            return (None, *found, *(own[i] for i in at))
+            return (None, *gradients, *(own[i] for i in at))
         for i in at:
-            found[i] = own[i]
-        return (None, *found)
+            gradients[i] = own[i]
+        return (None, *gradients)
 
 
 @final
@@ -195,12 +195,12 @@ class Unwrapped(torch.autograd.Function):
     def forward(ctx: Any, plans: Sequence[Plan], *wrappers: torch.Tensor) -> Any:
         """The leaves as tensors of their own, and the carriers."""
         ctx.set_materialize_grads(False)
-        ctx.gradients, found = [], list[torch.Tensor]()
+        ctx.gradients, leaves = [], list[torch.Tensor]()
         for plan, wrapper in zip(plans, wrappers, strict=True):
-            found += _divided(ctx.gradients, plan, wrapper, len(found))
+            leaves += _divided(ctx.gradients, plan, wrapper, len(leaves))
         differentiable = {i for gradient in ctx.gradients for i in gradient.places}
-        ctx.mark_non_differentiable(*(v for i, v in enumerate(found) if i not in differentiable))
-        return tuple(found)
+        ctx.mark_non_differentiable(*(v for i, v in enumerate(leaves) if i not in differentiable))
+        return tuple(leaves)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:

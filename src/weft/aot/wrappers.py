@@ -48,8 +48,8 @@ class Joined:
     def __call__(self, *pieces: torch.Tensor) -> Any:
         if self.role == "result":
             return Wrapped.apply(self.plan, *pieces)  # type: ignore[no-untyped-call]
-        made = self.plan.join(pieces)
-        return made.requires_grad_() if self.role == "leaf" else made
+        wrapper = self.plan.join(pieces)
+        return wrapper.requires_grad_() if self.role == "leaf" else wrapper
 
 
 @final
@@ -195,9 +195,9 @@ def unwrapped_graph(gm: GraphModule, plans: Plans) -> GraphModule:
 
 
 def _module(gm: GraphModule, graph: Graph) -> GraphModule:
-    made = GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made
+    module = GraphModule(gm, graph)
+    module.meta.update(gm.meta)
+    return module
 
 
 def _graph_inputs(gm: GraphModule) -> list[Node]:
@@ -221,8 +221,8 @@ def _on_parts(gm: GraphModule, plans: Plans) -> tuple[Graph, dict[Node, Node]]:
             plan = planned[node]
             pieces = _inputs(graph, node.name, leaves(value), plan)
             role = "result" if plan else "leaf" if value.requires_grad else "constant"
-            made = Joined(plan or _plain_plan(value), role)
-            env[node] = graph.call_function(made, tuple(pieces))
+            joined = Joined(plan or _plain_plan(value), role)
+            env[node] = graph.call_function(joined, tuple(pieces))
             env[node].meta = dict(node.meta)
         elif node.op != "output":
             env[node] = graph.node_copy(node, env.__getitem__)
@@ -286,13 +286,13 @@ class InputParts:
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """The graph's inputs, plain."""
         divided = self._divided(inputs)
-        found = list[Any]()
+        plain = list[Any]()
         for i, value in enumerate(inputs):
             if i in divided:
-                found += divided[i]
+                plain += divided[i]
             else:
-                found.append(value)
-        return found
+                plain.append(value)
+        return plain
 
     def _divided(self, inputs: Sequence[Any]) -> dict[int, Sequence[torch.Tensor]]:
         """The pieces of each wrapper."""

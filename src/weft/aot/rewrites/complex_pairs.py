@@ -114,11 +114,11 @@ class _Splitter:
         if _is_complex(node):
             self.joined[node] = node
 
-    def _replace(self, node: Node, made: Any) -> None:
-        if isinstance(made, Parts):
-            self.parts[node] = Parts(*(self._whole(part, node) for part in made))
+    def _replace(self, node: Node, result: Any) -> None:
+        if isinstance(result, Parts):
+            self.parts[node] = Parts(*(self._whole(part, node) for part in result))
         else:
-            node.replace_all_uses_with(self._lay_out(made.value, node))
+            node.replace_all_uses_with(self._lay_out(result.value, node))
 
     def _whole(self, part: Real, node: Node) -> Real:
         """A part with the sizes of the result; of one operand alone, or a number, it may have
@@ -133,9 +133,9 @@ class _Splitter:
             value = self.emit(aten.expand.default, value, size)
         return Real(self.emit, value)
 
-    def _lay_out(self, made: Node, node: Node) -> Node:
+    def _lay_out(self, result: Node, node: Node) -> Node:
         """A result with the strides that the graph promises."""
-        return restride(self.emit, made, node.meta["val"].stride())
+        return restride(self.emit, result, node.meta["val"].stride())
 
     # -- arguments ---------------------------------------------------------------------------------
 
@@ -159,11 +159,11 @@ class _Splitter:
 
     def _parts_of(self, node: Node) -> Parts:
         """The parts of a complex node; one in memory is read as pairs."""
-        found = self.parts.get(node)
-        if found is None:
-            found = self._apply(node) if node.target in _IN_PLACE else self._read(node)
-            self.parts[node] = found
-        return found
+        parts = self.parts.get(node)
+        if parts is None:
+            parts = self._apply(node) if node.target in _IN_PLACE else self._read(node)
+            self.parts[node] = parts
+        return parts
 
     def _read(self, node: Node) -> Parts:
         conjugate = node.meta["val"].is_conj()
@@ -176,12 +176,12 @@ class _Splitter:
         """A node as a complex tensor in memory, if it is complex."""
         if not _is_complex(node):
             return node
-        found = self.joined.get(node)
-        if found is None:
+        whole = self.joined.get(node)
+        if whole is None:
             parts = self.parts[node]
             pairs = self.emit(aten.stack.default, [parts.real.value, parts.imag.value], -1)
             strides = [2 if certainly_equal(step, 0) else 2 * step  # of an expanded tensor
                        for step in node.meta["val"].stride()]
             pairs = restride(self.emit, pairs, (*strides, 1))
-            found = self.joined[node] = self.emit(aten.view_as_complex.default, pairs)
-        return found
+            whole = self.joined[node] = self.emit(aten.view_as_complex.default, pairs)
+        return whole

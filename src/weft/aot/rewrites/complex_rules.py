@@ -352,12 +352,12 @@ def _same_for_both_parts(*values: int) -> Rule:
     """
 
     def apply(cx: Context, *args: Any, **kwargs: Any) -> Any:
-        given = [_as_parts(cx, a) if i in values else a for i, a in enumerate(args)]
+        operands = [_as_parts(cx, a) if i in values else a for i, a in enumerate(args)]
         if kwargs.get("dtype") is not None:
             kwargs["dtype"] = cx.dtype
         results = []
         for k in (0, 1):
-            own = [_part(a, k) if i in values else _plain(a) for i, a in enumerate(given)]
+            own = [_part(a, k) if i in values else _plain(a) for i, a in enumerate(operands)]
             results.append(cx.emit(cx.op, *own, **kwargs))
         real, imag = results
         return Parts(Real(cx.emit, real), Real(cx.emit, imag))
@@ -384,12 +384,12 @@ def _plain(value: Any) -> Any:
 
 
 def _overloads(names: Sequence[str]) -> list[OpOverload]:
-    found = []
+    overloads = []
     for name in names:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(aten, packet, None), overload or "default", None)
-        found += [] if op is None else [op]
-    return found
+        overloads += [] if op is None else [op]
+    return overloads
 
 
 VIEWS: Final = _overloads((
@@ -465,5 +465,5 @@ def _new(cx: Context, a: Any, size: Any, **form: Any) -> Real | Parts:
 
 
 def _constant(cx: Context, size: Any, number: Any, dtype: torch.dtype) -> Real:
-    made = cx.emit(aten.full.default, size, number, dtype=dtype, device=cx.result.device)
-    return Real(cx.emit, made)
+    tensor = cx.emit(aten.full.default, size, number, dtype=dtype, device=cx.result.device)
+    return Real(cx.emit, tensor)

@@ -56,9 +56,9 @@ decomposition = registrar(OURS)
 
 def find(op: OpOverload) -> Decomposition | None:
     """The decomposition of an operator, or None if it has none that is worth using."""
-    found = OURS.get(op)
-    if found is not None:
-        return found
+    own = OURS.get(op)
+    if own is not None:
+        return own
     if torch.Tag.nondeterministic_seeded in op.tags:
         return None
     name = op._schema.name.split("::")[1]
@@ -197,9 +197,9 @@ def _resampled_by_library(packet: Any, *, shrinking: bool) -> None:
         @decomposition(op)
         def formula(x: Any, size: Any, align: bool, *scales: Any) -> Any:
             if x.device.type == "cpu" and not _is_channels_last(x):
-                made = size or [n * scale for n, scale in zip(x.shape[2:], scales[0], strict=True)]
-                known = shrinking and all(type(n) in (int, float) for n in (*x.shape[2:], *made))
-                if not known or math.prod(x.shape[2:]) < _SHRUNK * math.prod(made):
+                sizes = size or [n * scale for n, scale in zip(x.shape[2:], scales[0], strict=True)]
+                known = shrinking and all(type(n) in (int, float) for n in (*x.shape[2:], *sizes))
+                if not known or math.prod(x.shape[2:]) < _SHRUNK * math.prod(sizes):
                     raise NotImplementedError("a library call")
             return decomposition_table[op](x, size, align, *scales)
 
@@ -261,9 +261,9 @@ def _keeping_nan(op: OpOverload, where: Callable[..., Any]) -> None:
 
     @decomposition(op)
     def formula(gradient: Any, *args: Any) -> Any:
-        found = decomposition_table[op](gradient, *args)
+        formula_result = decomposition_table[op](gradient, *args)
         value = where(*args)
-        return torch.where(torch.isnan(value), value, found)
+        return torch.where(torch.isnan(value), value, formula_result)
 
 
 _keeping_nan(aten.smooth_l1_loss_backward.default, lambda x, target, *_: x - target)

@@ -243,16 +243,16 @@ def _replace_items(node: Node, values: list[Node | None]) -> None:
 
 def _tensor_arguments(node: Node) -> list[Node]:
     """The tensor arguments in the order in which `_record` makes placeholders."""
-    found: list[Node] = []
+    tensors: list[Node] = []
 
     def visit(argument: Node) -> Node:
         if isinstance(argument.meta["val"], FakeTensor):
-            found.append(argument)
+            tensors.append(argument)
         return argument
 
     map_arg(node.args, visit)
     map_arg(node.kwargs, visit)
-    return found
+    return tensors
 
 
 def _template_key(op: OpOverload, node: Node) -> Any:

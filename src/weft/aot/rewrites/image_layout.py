@@ -110,13 +110,13 @@ def _meet_nhwc(graph: Graph) -> set[Node]:
             images = [n for n in (node, *node.all_input_nodes) if _makes_image(n)]
             for image in images:
                 beside[image].update(images)
-    found: set[Node] = set()
+    combined: set[Node] = set()
     while waiting:
         node = waiting.pop()
-        if node not in found and _makes_image(node):
-            found.add(node)
+        if node not in combined and _makes_image(node):
+            combined.add(node)
             waiting.extend(beside[node])
-    return found
+    return combined
 
 
 def _makes_image(node: Node) -> bool:
@@ -316,17 +316,17 @@ class _Layout:
         layouts."""
         traced = node.meta["val"]
         try:
-            made = self._metadata(node)
+            value = self._metadata(node)
         except (RuntimeError, ValueError):
             return False
-        if isinstance(made, FakeTensor):
+        if isinstance(value, FakeTensor):
             if not _is_dense(traced):
-                return bool(made.stride() == traced.stride())
-            if made.stride() != traced.stride():
+                return bool(value.stride() == traced.stride())
+            if value.stride() != traced.stride():
                 self.traced[node] = traced
-        elif isinstance(made, (tuple, list)):
+        elif isinstance(value, (tuple, list)):
             self.traced[node] = traced  # the metadata of its items is updated
-        node.meta["val"] = made
+        node.meta["val"] = value
         return True
 
     def _metadata(self, node: Node) -> Any:
@@ -342,11 +342,11 @@ class _Layout:
         if not isinstance(traced, FakeTensor):
             return node
         if node not in self.restored:
-            made = restride(self._emit, node, traced.stride())
-            if made.meta["val"].stride() != traced.stride():  # in dimensions of size 1
+            image = restride(self._emit, node, traced.stride())
+            if image.meta["val"].stride() != traced.stride():  # in dimensions of size 1
                 form = list(traced.size()), list(traced.stride())
-                made = self._emit(aten.as_strided.default, made, *form)
-            self.restored[node] = made
+                image = self._emit(aten.as_strided.default, image, *form)
+            self.restored[node] = image
         return self.restored[node]
 
     def _image(self, node: Any) -> Node:
@@ -355,13 +355,13 @@ class _Layout:
             self.images[node] = restride(self._emit, node, channels_last(node.meta["val"].size()))
         return self.images[node]
 
-    def _replace(self, node: Node, made: Node) -> None:
-        """Let all users of `node` read `made`, which may have another layout."""
+    def _replace(self, node: Node, replacement: Node) -> None:
+        """Let all users of `node` read `replacement`, which may have another layout."""
         traced = node.meta["val"]
-        node.replace_all_uses_with(made)
+        node.replace_all_uses_with(replacement)
         self.graph.erase_node(node)
-        if made.meta["val"].stride() != traced.stride():
-            self.traced[made] = traced
+        if replacement.meta["val"].stride() != traced.stride():
+            self.traced[replacement] = traced
 
     def _emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
         value = self.evaluator.run(op, args, kwargs).value

@@ -51,19 +51,19 @@ def _marked(zeros: bool, gradients: Sequence[Any]) -> Sequence[Any]:
     return tuple([rebuilt(g, lambda leaf: reached(leaf, here, zeros)) for g in gradients])
 
 
-def _marked_given(given: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any] | None:
+def _marked_given(results: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any] | None:
     here = [leaf for g in gradients for leaf in leaves(g)]
     if not here:
         return None
-    return tuple([rebuilt(g, lambda leaf: reached(leaf, here, True)) for g in given])
+    return tuple([rebuilt(g, lambda leaf: reached(leaf, here, True)) for g in results])
 
 
 def marked_hook(hook: Hook, is_backward: Callable[[], bool]) -> Hook:
     """A hook of a tensor; what it gives is marked in the backward of a joint graph."""
 
     def call(gradient: torch.Tensor) -> torch.Tensor | None:
-        found = hook(gradient)
-        return reached(found, [gradient], True) if is_backward() and found is not None else found
+        new = hook(gradient)
+        return reached(new, [gradient], True) if is_backward() and new is not None else new
 
     return call
 

@@ -167,20 +167,20 @@ def hides_nothing(mask: Node) -> bool:
 def _constant_nodes(root: Node) -> list[Node] | None:
     """The nodes that `root` is computed from, operands first; None if they include an input or are
     too many."""
-    found: dict[Node, None] = {}
+    nodes: dict[Node, None] = {}
     stack = [root]
     while stack:
         node = stack.pop()
-        if node in found:
+        if node in nodes:
             continue
-        found[node] = None
+        nodes[node] = None
         static = not any(isinstance(a, torch.SymInt) for a in (*node.args, *node.kwargs.values()))
         if node.op not in ("call_function", "call_method") or not static:
             return None
-        if len(found) > LARGEST_CONSTANT:
+        if len(nodes) > LARGEST_CONSTANT:
             return None
         stack.extend(node.all_input_nodes)
-    return None if _are_written(found) else sorted(found)
+    return None if _are_written(nodes) else sorted(nodes)
 
 
 def _are_written(nodes: Iterable[Node]) -> bool:

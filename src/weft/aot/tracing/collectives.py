@@ -104,8 +104,8 @@ def _reduce_scatter_single(rec: Recorder, args: Sequence[Any]) -> Any:
 def _all_to_all_single(rec: Recorder, args: Sequence[Any]) -> Any:
     output, tensor, group = args[:3]
     name, size = unboxed_group(group)
-    splits = [given or [part.size(0) // size] * size
-              for part, given in zip((output, tensor), args[3:5], strict=True)]
+    splits = [split or [part.size(0) // size] * size
+              for part, split in zip((output, tensor), args[3:5], strict=True)]
     _receive(rec, output, rec.emit(_op("all_to_all_single"), rec.node(tensor), *splits, name))
     return boxed_done_work()
 

@@ -112,8 +112,8 @@ class Functionalizer:
         program set: the graph runs under another one."""
         meant = self.evaluator.run(op, args, kwargs).value
         with default_dtype(self.default_dtype):
-            found = self.evaluator.run(op, args, kwargs).value
-        if _dtypes(found) == _dtypes(meant):
+            actual = self.evaluator.run(op, args, kwargs).value
+        if _dtypes(actual) == _dtypes(meant):
             return kwargs
         if not any(a.name == "dtype" and a.kwarg_only for a in op._schema.arguments):
             raise Unsupported(f"{op} under a default dtype that the program sets")
@@ -127,13 +127,13 @@ class Functionalizer:
         """
         draw = (op, torch.get_rng_state().numpy().tobytes())
         torch.rand(1, device="cpu")  # whatever the default device
-        found = self._draws.get(draw)  # also in a backward inside the captured graph
-        if found is None:
-            found = self._draws[draw] = self.append_known(op, args, kwargs, value)
-        elif self.runs_again() and saves_memory(found):
-            size = list(found.meta["val"].size())
-            return self.emit(bernoulli_again, self._state_before(found), size, found.args[1])
-        return found
+        node = self._draws.get(draw)  # also in a backward inside the captured graph
+        if node is None:
+            node = self._draws[draw] = self.append_known(op, args, kwargs, value)
+        elif self.runs_again() and saves_memory(node):
+            size = list(node.meta["val"].size())
+            return self.emit(bernoulli_again, self._state_before(node), size, node.args[1])
+        return node
 
     def _state_before(self, drawn: Node) -> Node:
         """The node of the generator's state before a draw of the forward."""
@@ -152,10 +152,10 @@ class Functionalizer:
         """Append `op`, which introduces symbols; for the same arguments return the same node and
         symbols."""
         key = (op, *args)
-        found = self._once.get(key)
-        if found is None:
-            found = self._once[key] = self.emit(op, *args)
-        return found
+        node = self._once.get(key)
+        if node is None:
+            node = self._once[key] = self.emit(op, *args)
+        return node
 
     def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """Append an operator whose result's metadata is known."""
@@ -185,8 +185,8 @@ class Functionalizer:
     def add_base(self, live: torch.Tensor, node: Node, source: int | None = None) -> Alias:
         """Record `live`, a new tensor with its own storage and the value `node`."""
         start = 0 if source is None else live.storage_offset()
-        made = self._aliases[id(live)] = Alias(live, Base(live, node, source, start), (), node)
-        return made
+        alias = self._aliases[id(live)] = Alias(live, Base(live, node, source, start), (), node)
+        return alias
 
     def add_base_view(
         self, live: torch.Tensor, base: Base, steps: tuple[ViewStep, ...], node: Node

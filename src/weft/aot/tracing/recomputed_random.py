@@ -59,5 +59,5 @@ def saves_memory(drawn: Node) -> bool:
     if drawn.target is not aten.bernoulli.p or value.dtype is not torch.bool:
         return False
     count = value.numel()
-    given = [type(a) for a in drawn.args[1:]]
-    return given == [float] and type(count) is int and count > 2 * _STATE_BYTES
+    types = [type(a) for a in drawn.args[1:]]
+    return types == [float] and type(count) is int and count > 2 * _STATE_BYTES

@@ -101,9 +101,9 @@ class Recorder(DispatchMode):
         """New fake tensors for the results of a functional operator's node, in its structure."""
         value = node.meta["val"]
         if isinstance(value, FakeTensor):
-            made = self.evaluator.like(value)
-            self.tensors.add_base(made, node)
-            return made
+            tensor = self.evaluator.like(value)
+            self.tensors.add_base(tensor, node)
+            return tensor
         if isinstance(value, (tuple, list)):
             return type(value)(self._plain(item) for item in self.items(node))
         return value
@@ -145,11 +145,11 @@ class Recorder(DispatchMode):
         if not isinstance(result.value, FakeTensor):
             raise Unsupported(f"{step.op} with several results")
         if is_plain(result.value):
-            made = self.evaluator.alias(require_fake(tensor), result.value, result.offset)
+            view = self.evaluator.alias(require_fake(tensor), result.value, result.offset)
         else:  # conjugate and negative views have flags, too
-            made = self.evaluator.mode.dispatch(step.op, (FakeTensor,), (tensor, *step.args), {})
-        self.tensors.add_view(made, viewed, step, node)
-        return made
+            view = self.evaluator.mode.dispatch(step.op, (FakeTensor,), (tensor, *step.args), {})
+        self.tensors.add_view(view, viewed, step, node)
+        return view
 
     def _view_node(self, viewed: Node, step: ViewStep) -> tuple[Node, Any]:
         return self.tensors.append(step.op, (viewed, *step.args), {})
@@ -158,9 +158,9 @@ class Recorder(DispatchMode):
         """A new tensor object that aliases all of `tensor`; nothing is recorded."""
         tensor = self.live(tensor)
         node = self.node(tensor)
-        made = self.evaluator.alias(require_fake(tensor), node.meta["val"], 0)
-        self.tensors.add_view(made, self.tensors.alias(tensor), None, node)
-        return made
+        twin = self.evaluator.alias(require_fake(tensor), node.meta["val"], 0)
+        self.tensors.add_view(twin, self.tensors.alias(tensor), None, node)
+        return twin
 
     def mutation(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Record the functional variant and write its results to the mutated arguments."""

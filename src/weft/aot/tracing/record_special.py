@@ -179,10 +179,10 @@ def _empty_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: d
                    ) -> Any:
     """Memory with gaps is a part of memory without: a value in the graph has no gaps."""
     size, stride = args[-2:]
-    made = rec.functional(facts(op), args, kwargs)
-    live = require_fake(made)
+    memory = rec.functional(facts(op), args, kwargs)
+    live = require_fake(memory)
     if certainly_equal(span(size, stride), live.numel()) or certainly_equal(live.numel(), 0):
-        return made
+        return memory
     whole = rec.fresh(rec.emit(
         aten.empty.memory_format, [span(size, stride)], dtype=live.dtype, device=live.device,
         pin_memory=False))
@@ -209,9 +209,9 @@ def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
     for step in steps:
         node = step.apply(rec.emit, node)
     start = (offset - live.storage_offset()) * live.element_size()
-    made = rec.evaluator.alias(require_fake(live), node.meta["val"], start)
-    rec.tensors.add_base_view(made, base, steps, node)
-    return made
+    view = rec.evaluator.alias(require_fake(live), node.meta["val"], start)
+    rec.tensors.add_base_view(view, base, steps, node)
+    return view
 
 
 @_handles(aten.as_strided_scatter.default)
@@ -381,8 +381,8 @@ def _index(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
 
 def _columns(rec: Recorder, mask: torch.Tensor) -> list[Any]:
     """The positions where a mask is true, a list for each dimension."""
-    found = rec.tensors.once(aten.nonzero.default, rec.node(mask))
-    return [rec.tensors.once(aten.select.int, found, 1, d) for d in range(mask.dim())]
+    positions = rec.tensors.once(aten.nonzero.default, rec.node(mask))
+    return [rec.tensors.once(aten.select.int, positions, 1, d) for d in range(mask.dim())]
 
 
 @_handles(aten.masked_select.default)

@@ -467,10 +467,10 @@ class _Outputs:
     def _spec(self, output: Any) -> OutputSpec:
         if not isinstance(output, torch.Tensor):
             return OutputSpec("constant", value=output)
-        found = self.by_object.get(id(output))
-        if found is None:
-            found = self.by_object[id(output)] = self._tensor_spec(output)
-        return found
+        spec = self.by_object.get(id(output))
+        if spec is None:
+            spec = self.by_object[id(output)] = self._tensor_spec(output)
+        return spec
 
     def _tensor_spec(self, output: torch.Tensor) -> OutputSpec:
         alias = self.tensors.alias(output)

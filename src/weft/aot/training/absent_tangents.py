@@ -58,20 +58,20 @@ def _visit(node: Node, absent: set[Node], with_zeros: set[Node]) -> None:
         if narrow(node, absent, _zeros_like):
             absent.add(node)
         return
-    found = _rule(node)(node, absent)
-    if found is True:
+    outcome = _rule(node)(node, absent)
+    if outcome is True:
         absent.add(node)
-    elif isinstance(found, Node) and found.meta["val"] is node.meta["val"]:
-        node.replace_all_uses_with(found)
+    elif isinstance(outcome, Node) and outcome.meta["val"] is node.meta["val"]:
+        node.replace_all_uses_with(outcome)
     else:
         with_zeros.add(node)
 
 
 def _zeros(tangent: Node) -> Node:
     """A zero tensor instead of an absent tangent, for operators that need one."""
-    made = _zeros_like(tangent)
-    tangent.replace_all_uses_with(made)
-    return made
+    zeros = _zeros_like(tangent)
+    tangent.replace_all_uses_with(zeros)
+    return zeros
 
 
 def _zeros_like(node: Node) -> Node:
@@ -84,11 +84,11 @@ def _zeros_like(node: Node) -> Node:
         size = [value.size(d) for d in order]
         options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
         meta = {**node.meta, "val": evaluator.run(aten.full.default, (size, 0), options).value}
-        made = add_node(graph, aten.full.default, (size, 0), options, meta)
+        zeros = add_node(graph, aten.full.default, (size, 0), options, meta)
         if order != list(range(value.dim())):
             back = [order.index(d) for d in range(value.dim())]
-            made = add_node(graph, aten.permute.default, (made, back), {}, node.meta)
-    return made
+            zeros = add_node(graph, aten.permute.default, (zeros, back), {}, node.meta)
+    return zeros
 
 
 def _drop_outputs(graph: Graph, absent: Collection[Node]) -> None:

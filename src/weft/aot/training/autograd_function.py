@@ -135,36 +135,36 @@ def _backward(spec: FunctionSpec, form: str, ctx: Any, grads: Sequence[Any]) -> 
     linked = form == "linked"
     if form == "part":
         grads = _by_value(spec, grads)
-    given = _given(grads, spec.layouts)
+    present = _present(grads, spec.layouts)
     if spec.inner.layers and is_cut_now(ctx, partial(spec.gradients.is_plain, ctx)):
-        given = None if given is None else given | ctx.watch.given
-        found = _last_gradients(spec, ctx, grads, given)
+        present = None if present is None else present | ctx.watch.present
+        gradients = _last_gradients(spec, ctx, grads, present)
     else:
-        found = _gradients(spec, ctx, grads, given, linked)
+        gradients = _gradients(spec, ctx, grads, present, linked)
     if linked:
-        ctx.pieces.begin(spec.gradients.by_stage(found, given))
+        ctx.pieces.begin(spec.gradients.by_stage(gradients, present))
         return (None, None, *ctx.pieces.next(), ctx.link)
-    if isinstance(found, GeneratorType):  # `Iterator` takes five times as long
+    if isinstance(gradients, GeneratorType):  # `Iterator` takes five times as long
         with no_autocast():
-            found = join_stages(spec.gradients.backwards.stages, found)
-    placed = spec.gradients.placed(found, given)  # type: ignore[arg-type]
+            gradients = join_stages(spec.gradients.backwards.stages, gradients)
+    placed = spec.gradients.placed(gradients, present)  # type: ignore[arg-type]
     return (None, *placed) if form == "part" else placed
 
 
 def _by_value(spec: FunctionSpec, own: Sequence[Any]) -> tuple[Any, ...]:
     """The tangents of a part's values at the places of all values."""
-    given = dict(zip(spec.layouts, own, strict=True))
-    return tuple([given.get(k) for k in range(spec.n_values)])
+    tangents = dict(zip(spec.layouts, own, strict=True))
+    return tuple([tangents.get(k) for k in range(spec.n_values)])
 
 
 def _gradients(
-    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None, linked: bool
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], present: Indices | None, linked: bool
 ) -> Gradients | Iterator[Gradients]:
     """All gradients by position or, if linked, stage by stage as they are needed."""
-    if given is not None and not given:  # a run of the engine that ends at inner values
+    if present is not None and not present:  # a run of the engine that ends at inner values
         return [None] * len(spec.gradients.inputs)
     batched = _are_batched(grads, spec.layouts)
-    saved = _saved(spec, ctx, given)
+    saved = _saved(spec, ctx, present)
     wanted = None if batched else spec.gradients.wanted(ctx, linked)
     if torch.is_grad_enabled() or batched:  # kernels do not batch
         try:
@@ -172,24 +172,24 @@ def _gradients(
         except DoubleBackwardError:
             if not spec.differentiable or spec.late or spec.inputs.replaced(ctx):
                 raise
-        return _by_autograd(spec, ctx, saved, grads, given, wanted)
-    return _computed(spec, ctx, saved, grads, given, wanted)
+        return _by_autograd(spec, ctx, saved, grads, present, wanted)
+    return _computed(spec, ctx, saved, grads, present, wanted)
 
 
 def _by_autograd(
-    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], given: Indices | None,
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], present: Indices | None,
     wanted: Indices | None,
 ) -> Gradients:
     """The gradients by the backward's own operators, which autograd differentiates."""
-    run = spec.gradients.backwards.by_aten(given, wanted)
-    if run.is_other or (run.with_zeros and given is not None and _mixes(spec, given)):
+    run = spec.gradients.backwards.by_aten(present, wanted)
+    if run.is_other or (run.with_zeros and present is not None and _mixes(spec, present)):
         raise DoubleBackwardError("create_graph=True for a part of the compiled graph's results "
                                   "needs an input that no longer exists")
     arguments = [*saved, *(ctx.symbols if spec.symbols else ())]
-    arguments += _tangents(spec, ctx, list(grads), run.given)
+    arguments += _tangents(spec, ctx, list(grads), run.present)
     with no_autocast():
-        found: Any = run.call(arguments)
-        return join_stages(spec.gradients.backwards.stages, found) if run.in_stages else found
+        results: Any = run.call(arguments)
+        return join_stages(spec.gradients.backwards.stages, results) if run.in_stages else results
 
 
 def _contributions(
@@ -198,29 +198,29 @@ def _contributions(
     """The tangents of a layer's values and, if somebody sees the gradients of those that they read,
     what they contribute to these. The gradients of inputs are then computed here too."""
     ctx = watch.owner()
-    given = {k for k, tangent in zip(layer.own, tangents, strict=True) if tangent is not None}
-    if not given or not watch.decide(partial(spec.gradients.is_plain, ctx)):
+    present = {k for k, tangent in zip(layer.own, tangents, strict=True) if tangent is not None}
+    if not present or not watch.decide(partial(spec.gradients.is_plain, ctx)):
         return [*tangents, *([None] * len(layer.reads))]
     grads: list[Any] = [None] * spec.n_values
     for i, k in enumerate(layer.own):
-        if k in given:
+        if k in present:
             grads[k] = spec.layouts[k].fit_own(tangents, i)
-    watch.given |= given
+    watch.present |= present
     inner, first = spec.inner, len(spec.gradients.inputs)
     at = [inner.results.index(k) for k in layer.reads]
-    read = [None if inner.readers[i].isdisjoint(given) else first + i for i in at]
-    found = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, [k for k in read if k is not None])
-    watch.gradients = _added(watch.gradients, found[:first])
-    return [*([None] * len(layer.own)), *(None if k is None else found[k] for k in read)]
+    read = [None if inner.readers[i].isdisjoint(present) else first + i for i in at]
+    results = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, [k for k in read if k is not None])
+    watch.gradients = _added(watch.gradients, results[:first])
+    return [*([None] * len(layer.own)), *(None if k is None else results[k] for k in read)]
 
 
 def _last_gradients(
-    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], present: Indices | None
 ) -> Gradients | Iterator[Gradients]:
     """The gradients of inputs, after layers have computed their part."""
-    saved = _saved(spec, ctx, given)
-    found = _cut_gradients(spec, ctx, saved, grads, ())
-    return _added(ctx.watch.taken(), found[: len(spec.gradients.inputs)])
+    saved = _saved(spec, ctx, present)
+    gradients = _cut_gradients(spec, ctx, saved, grads, ())
+    return _added(ctx.watch.taken(), gradients[: len(spec.gradients.inputs)])
 
 
 def _added(left: Gradients, right: Gradients) -> Gradients:
@@ -239,18 +239,18 @@ def _cut_gradients(
     wanted = spec.gradients.wanted(ctx, hasattr(ctx, "pieces"))
     inputs = range(len(spec.gradients.inputs)) if wanted is None else wanted
     wanted = frozenset((*inputs, *read))
-    given = frozenset(k for k in spec.layouts if grads[k] is not None)
-    if not given:
+    present = frozenset(k for k in spec.layouts if grads[k] is not None)
+    if not present:
         return [None] * (len(spec.gradients.inputs) + len(spec.inner.results))
     if torch.is_grad_enabled() or _are_batched(grads, spec.layouts):
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=True)
     return _computed(  # type: ignore[return-value]  # at once, not in stages
-        spec, ctx, saved, grads, given, wanted, is_cut=True
+        spec, ctx, saved, grads, present, wanted, is_cut=True
     )
 
 
 def _computed(
-    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], given: Indices | None,
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], present: Indices | None,
     wanted: Indices | None, *, is_cut: bool = False,
 ) -> Gradients | Iterator[Gradients]:
     """The gradients by a compiled backward."""
@@ -263,12 +263,12 @@ def _computed(
     backwards = spec.gradients.cut() if is_cut else spec.gradients.backwards
     by_aten = _take_replaced(spec, saved, replaced)
     by_aten |= any(is_wrapper(type(grads[k])) for k in spec.layouts)
-    run = (backwards.by_aten if by_aten else backwards.of)(given, wanted)
+    run = (backwards.by_aten if by_aten else backwards.of)(present, wanted)
     if spec.groups:
         _check_versions(ctx, saved, run.reads)
     if run.is_other:
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
-    if given is not None and run.with_zeros and _mixes(spec, given):
+    if present is not None and run.with_zeros and _mixes(spec, present):
         with suppress(DoubleBackwardError):
             return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
     if not is_cut:
@@ -279,7 +279,7 @@ def _computed(
             ctx.watched.release()
     if spec.symbols:
         saved += ctx.symbols
-    saved += _tangents(spec, ctx, grads, run.given)
+    saved += _tangents(spec, ctx, grads, run.present)
     if isinstance(grads, list):  # a layer's: they die as the backward uses them
         grads.clear()
     if run.in_stages or not is_any_autocast_enabled():
@@ -312,20 +312,20 @@ def _are_batched(grads: Sequence[Any], layouts: Iterable[int]) -> bool:
 
 
 def _tangents(
-    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], present: Indices | None
 ) -> list[torch.Tensor]:
-    """The tangents of the values `given` (None: all), as the backward takes them."""
+    """The tangents of the values `present` (None: all), as the backward takes them."""
     tangents = []
     for k, layout in spec.layouts.items():
         if grads[k] is not None:
             tangents.append(layout.fit_own(grads, k))
-        elif given is None or k in given:
+        elif present is None or k in present:
             size = ctx.sizes[k] if layout.size is None else layout.size
             tangents.append(layout.zeros(size))
     return tangents
 
 
-def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
+def _present(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
     """The values that have a tangent; None if all have."""
     for k in layouts:
         if grads[k] is None:
@@ -333,18 +333,18 @@ def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices |
     return None
 
 
-def _saved(spec: FunctionSpec, ctx: Any, given: Indices | None) -> list[torch.Tensor]:
-    """The saved tensors, for a backward with tangents of the values `given` (None: all)."""
-    return _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
+def _saved(spec: FunctionSpec, ctx: Any, present: Indices | None) -> list[torch.Tensor]:
+    """The saved tensors, for a backward with tangents of the values `present` (None: all)."""
+    return _still_saved(ctx, spec.groups, present) if spec.groups else [*ctx.saved_tensors]
 
 
-def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.Tensor]:
+def _still_saved(ctx: Any, groups: Groups, present: Indices | None) -> list[torch.Tensor]:
     """The saved tensors, kept until all groups of values have had their backward.
 
     The autograd engine frees them after the first one, unless the graph is retained; eager frees
     only those of that group.
     """
-    walked = {g for g in groups if given is None or g & given}
+    walked = {g for g in groups if present is None or g & present}
     saved, done = getattr(ctx, "kept_saved", (None, set()))
     try:
         saved, done = ctx.saved_tensors, set()  # the graph was retained until now
@@ -380,12 +380,12 @@ def _kept_saved(ctx: Any) -> list[torch.Tensor]:
         return [*saved]
 
 
-def _mixes(spec: FunctionSpec, given: Indices) -> bool:
+def _mixes(spec: FunctionSpec, present: Indices) -> bool:
     """Whether a gradient is a sum over groups of values, some of which have no tangent.
 
     Zeros instead of an absent tangent do not stay zeros behind an infinite derivative.
     """
-    return bool(spec.groups) and any(v & given and v - given for v in spec.gradients.depends_on)
+    return bool(spec.groups) and any(v & present and v - present for v in spec.gradients.depends_on)
 
 
 def _differentiably(

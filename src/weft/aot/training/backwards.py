@@ -51,16 +51,16 @@ class Backward:
     in_stages: `call` returns an iterator of the gradients of each stage.
     """
 
-    __slots__ = ("call", "given", "in_stages", "is_other", "reads", "with_zeros")
+    __slots__ = ("call", "in_stages", "is_other", "present", "reads", "with_zeros")
 
     def __init__(
-        self, call: Boxed, given: Indices | None, reads: Indices, with_zeros: bool, is_other: bool
+        self, call: Boxed, present: Indices | None, reads: Indices, with_zeros: bool, is_other: bool
     ) -> None:
         self.call = call
         self.reads = reads
         self.is_other = is_other
         self.in_stages = isgeneratorfunction(call)
-        self.given = given  # None: all
+        self.present = present  # None: all
         self.with_zeros = with_zeros
 
 
@@ -88,47 +88,47 @@ class Backwards:
         if len(tangents) == 1:
             self.compiled[None, None] = self._compile(None, None, compiler)
 
-    def of(self, given: Indices | None, wanted: Indices | None) -> Backward:
-        """The backward for the tangents of the values `given` and the gradients `wanted`
+    def of(self, present: Indices | None, wanted: Indices | None) -> Backward:
+        """The backward for the tangents of the values `present` and the gradients `wanted`
         (positions).
 
         None: all.
         """
-        found = self.compiled.get((given, wanted))
-        if found is None:
+        backward = self.compiled.get((present, wanted))
+        if backward is None:
             with compiling(), config.patch(self.settings), traced():
-                found = self.compiled.get((given, wanted))
-                found = found or self._compile_or_fall_back(given, wanted)
-        return found
+                backward = self.compiled.get((present, wanted))
+                backward = backward or self._compile_or_fall_back(present, wanted)
+        return backward
 
-    def by_aten(self, given: Indices | None, wanted: Indices | None) -> Backward:
+    def by_aten(self, present: Indices | None, wanted: Indices | None) -> Backward:
         """The same for tangents that are made of tensors, which kernels cannot read."""
-        found = self._by_aten.get((given, wanted))
-        if found is None:
+        backward = self._by_aten.get((present, wanted))
+        if backward is None:
             with compiling(), DisableAutocast(), DisableTorchFunction():
-                found = self._compile(given, wanted, compile_calls)
-            self._by_aten[given, wanted] = found
-        return found
+                backward = self._compile(present, wanted, compile_calls)
+            self._by_aten[present, wanted] = backward
+        return backward
 
-    def _compile_or_fall_back(self, given: Indices | None, wanted: Indices | None) -> Backward:
+    def _compile_or_fall_back(self, present: Indices | None, wanted: Indices | None) -> Backward:
         full = len(self.compiled) >= self.patterns
-        if full and (given, wanted) != (None, None):
+        if full and (present, wanted) != (None, None):
             return self.of(None, None)
         with DisableAutocast(), DisableTorchFunction():
             try:
-                found = self._compile(given, wanted, self.compiler)
+                backward = self._compile(present, wanted, self.compiler)
             except Exception as error:  # noqa: BLE001  the documented boundary: ATen instead
                 handle(error, during="compiling a backward")
-                found = self._compile(given, wanted, compile_calls)
-        self.compiled[given, wanted] = found
-        return found
+                backward = self._compile(present, wanted, compile_calls)
+        self.compiled[present, wanted] = backward
+        return backward
 
     def _compile(
-        self, given: Indices | None, wanted: Indices | None, compiler: Compiler
+        self, present: Indices | None, wanted: Indices | None, compiler: Compiler
     ) -> Backward:
         graph = copied_graph(self.graph)
         tangents = tangent_nodes(graph, self.tangents)
-        absent = [n for k, n in tangents.items() if given is not None and k not in given]
+        absent = [n for k, n in tangents.items() if present is not None and k not in present]
         with_zeros = remove_tangents(graph, absent)
         if wanted is not None:
             _keep_gradients(graph, wanted)
@@ -142,13 +142,13 @@ class Backwards:
         sources = gradient_sources(graph, present, self.stages)
         note_graph(gm, GraphFacts(stages=stages_of_outputs(sources, self.stages)))
         call = with_sources(compiler(finish(gm)), sources, self.stages)
-        return Backward(call, given, reads, not all(n._erased for n in with_zeros), is_other)
+        return Backward(call, present, reads, not all(n._erased for n in with_zeros), is_other)
 
 
 def tangent_nodes(graph: Graph, tangents: Sequence[int]) -> dict[int, Node]:
     """The placeholders of tangents, which are a backward graph's last ones, by value."""
-    found = [n for n in graph.nodes if n.op == "placeholder"]
-    return dict(zip(tangents, found[len(found) - len(tangents) :], strict=True))
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    return dict(zip(tangents, placeholders[len(placeholders) - len(tangents) :], strict=True))
 
 
 def with_tangents_of(graph: Graph, tangents: Sequence[int], values: Container[int]) -> Graph:

@@ -144,7 +144,7 @@ def _part(spec: FunctionSpec, values: Indices) -> FunctionSpec:
     whole = spec.gradients.backwards
     graph = with_tangents_of(whole.graph, whole.tangents, values)
     saved = [n for n in graph.nodes if n.op == "placeholder"][len(spec.inputs.saved) :]
-    is_reached = [not found.isdisjoint(values) for found in spec.gradients.depends_on]
+    is_reached = [not reaching.isdisjoint(values) for reaching in spec.gradients.depends_on]
     others = [i for i, is_own in zip(spec.gradients.inputs, is_reached, strict=True)
               if not is_own]
     if others and not any(is_reached):
@@ -362,8 +362,8 @@ def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[i
     none: frozenset[int] = frozenset()
     for node in graph.nodes:
         if node not in reach:
-            found = {reach.get(a, none) for a in node.all_input_nodes}
-            reach[node] = found.pop() if len(found) == 1 else none.union(*found)
+            sets = {reach.get(a, none) for a in node.all_input_nodes}
+            reach[node] = sets.pop() if len(sets) == 1 else none.union(*sets)
     results: Any = graph.output_node().args[0]
     gradients = results[joint.n_values :][: len(joint.gradient_inputs)]
     return tuple(reach.get(g, none) for g in gradients)
@@ -382,14 +382,14 @@ def _stale(joint: JointGraph, graph: Graph, traced: Traced) -> set[int]:
 
 
 def _dependencies(start: list[Node]) -> set[Node]:
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     waiting = list(start)
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             waiting.extend(_inputs_that_matter(node))
-    return found
+    return nodes
 
 
 def _inputs_that_matter(node: Node) -> list[Node]:

@@ -48,8 +48,8 @@ class Cuts:
         if held is not None and tensor.grad_fn is not None:
             self._passage.leads_home(key, tensor)
             (tensor,) = self._home(held)
-        self.tensors[key] = made = _cut(self._passage, tensor)
-        return made
+        self.tensors[key] = cut = _cut(self._passage, tensor)
+        return cut
 
     def _home(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return _home(self._passage, tuple(self.live), *self.live.values(), *tensors)

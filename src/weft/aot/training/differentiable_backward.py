@@ -45,12 +45,12 @@ def _has_formula(node: Node) -> bool:
 def _depending(graph: Graph, trained: Container[int]) -> set[Node]:
     """The nodes through which gradients flow to these inputs."""
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    found = {n for i, n in enumerate(inputs) if i in trained}
+    depending = {n for i, n in enumerate(inputs) if i in trained}
     for node in graph.nodes:
-        if node.op == "call_function" and not found.isdisjoint(node.all_input_nodes) and (
+        if node.op == "call_function" and not depending.isdisjoint(node.all_input_nodes) and (
                 _may_have_gradient(node.meta["val"])):
-            found.add(node)
-    return found
+            depending.add(node)
+    return depending
 
 
 def _may_have_gradient(value: Any) -> bool:

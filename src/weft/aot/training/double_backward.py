@@ -65,11 +65,11 @@ class DoubleBackward:
             flat, ends = self._run(inputs, cuts, replaced)
             values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]
             with nullcontext() if cuts is None else cuts:
-                found = torch.autograd.grad(
+                partials = torch.autograd.grad(
                     values, [ends[k] for k in chosen], list(tangents.values()),
                     create_graph=create_graph, allow_unused=True,
                 )
-        for k, gradient in zip(chosen, found, strict=True):
+        for k, gradient in zip(chosen, partials, strict=True):
             gradients[k] = gradient
         return gradients
 
@@ -79,20 +79,20 @@ class DoubleBackward:
         """The results of the captured graph, and what gradients are taken for."""
         if cuts is not None and cuts.run is not None:
             return cuts.run
-        given = list(inputs)
+        args = list(inputs)
         for i, old in replaced.items():
-            given[i] = as_it_was(inputs[i], old)
-        ends = (views if cuts is None else cuts.inputs)([given[i] for i in self.gradient_inputs])
+            args[i] = as_it_was(inputs[i], old)
+        ends = (views if cuts is None else cuts.inputs)([args[i] for i in self.gradient_inputs])
         for i, x in zip(self.gradient_inputs, ends, strict=True):
-            given[i] = x
+            args[i] = x
         for i in self.mutated:
-            given[i] = given[i].clone()
-        given = given[: self.n_inputs]
+            args[i] = args[i].clone()
+        args = args[: self.n_inputs]
         with self.autocast, as_in_forward(self.late):
-            result = (self.gm.forward(*given) if cuts is None  # a call of a module is captured
-                      else self.cut_graph.forward(cuts, *given))
+            result = (self.gm.forward(*args) if cuts is None  # a call of a module is captured
+                      else self.cut_graph.forward(cuts, *args))
         for i in replaced:  # what autograd saved of them is what they are now
-            given[i].data = inputs[i].data
+            args[i].data = inputs[i].data
         if cuts is None:
             return tree_flatten(result)[0], ends
         cuts.run = tree_flatten(result)[0], [*ends, *(cuts.tensors[k] for k in self.inner)]
@@ -131,10 +131,10 @@ class DoubleBackward:
     def _value(self, flat: list[Any], k: int, tangent: torch.Tensor) -> torch.Tensor:
         """Value `k` of the forward: an output, or what an output is a view of."""
         position, is_view = self.position[k]
-        found = flat[position]._base if is_view else flat[position]
-        if found is None or found.size() != tangent.size():
+        value = flat[position]._base if is_view else flat[position]
+        if value is None or value.size() != tangent.size():
             raise _refused("outputs that share memory")
-        return found  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]
 
 
 _NESTING: Final[dict[Any, int]] = {
@@ -161,10 +161,10 @@ def _refused(reason: str) -> DoubleBackwardError:
 def _positions(traced: Traced) -> dict[int, tuple[int, bool]]:
     """For each value of the forward, the output of the captured graph that is that value, or (True)
     a view of it."""
-    found: dict[int, tuple[int, bool]] = {}
+    positions: dict[int, tuple[int, bool]] = {}
     for position, spec in enumerate(traced.outputs):
         if spec.kind == "value" and not spec.steps:
-            found[spec.index] = position, False
+            positions[spec.index] = position, False
         elif spec.kind == "value" and not spec.detached:
-            found.setdefault(spec.index, (position, True))
-    return found
+            positions.setdefault(spec.index, (position, True))
+    return positions

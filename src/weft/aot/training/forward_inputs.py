@@ -144,15 +144,15 @@ class _StandIn:
         self.dtype, self.device = tensor.dtype, tensor.device
         self.requires_grad = tensor.requires_grad
 
-    def made(self) -> torch.Tensor:
-        """A tensor with that metadata."""
-        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
-        return made.zero_().requires_grad_(self.requires_grad)
+    def zeros(self) -> torch.Tensor:
+        """A tensor of zeros with that metadata."""
+        tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+        return tensor.zero_().requires_grad_(self.requires_grad)
 
 
 def _revived(held: tuple[Any, int | None] | _StandIn) -> torch.Tensor:
     if isinstance(held, _StandIn):
-        return held.made()
+        return held.zeros()
     tensor: torch.Tensor | None = held[0]()
     if tensor is None or (held[1] is not None and tensor._version != held[1]):
         raise _lost("no longer exists" if tensor is None else "was modified in place")

@@ -69,25 +69,25 @@ def gradient_sources(
 def _shared(gradients: Sequence[Any], tangents: list[Node], stages: Stages) -> set[Node]:
     """The gradients that may be pieces of one tensor: no two overlap, and one stage has them."""
     stage_of = {k: number for number, stage in enumerate(stages) for k in stage}
-    found: set[Node] = set()
+    shared: set[Node] = set()
     for whole, places in _pieces(gradients).items():
         pieces = [gradients[k] for k in places]
         owned = whole in tangents or (whole.op != "placeholder" and memory_owner(whole) is whole)
         alone = whole not in gradients and len({stage_of.get(k) for k in places}) == 1
         if owned and alone and _are_apart(pieces):
-            found.update(pieces)
-    return found
+            shared.update(pieces)
+    return shared
 
 
 def _pieces(gradients: Sequence[Any]) -> dict[Node, list[int]]:
     """The gradients (by position) that are pieces of some value along one dimension."""
-    found: dict[Node, list[int]] = defaultdict(list)
+    places: dict[Node, list[int]] = defaultdict(list)
     for k, gradient in enumerate(gradients):
         if isinstance(gradient, Node) and gradient.target in _PIECES and not gradient.kwargs:
             whole: Any = gradient.args[0]
             if all(type(n) is int for n in (*gradient.args[1:], *whole.meta["val"].shape)):
-                found[whole].append(k)
-    return found
+                places[whole].append(k)
+    return places
 
 
 _PIECES: Final[dict[Any, Callable[..., range]]] = {
@@ -113,13 +113,13 @@ def _are_apart(pieces: Sequence[Node]) -> bool:
 
 def stages_of_outputs(sources: list[Source | None], stages: Stages) -> Stages:
     """The outputs of each stage; () if there is one stage, or if two have the same output."""
-    found = tuple(
+    outputs = tuple(
         tuple(dict.fromkeys(s.number for k in stage if (s := sources[k]) and s.kind == "output"))
         for stage in stages
     )
-    numbers = [number for stage in found for number in stage]
-    several = sum(map(bool, found)) > 1
-    return found if several and len(set(numbers)) == len(numbers) else ()
+    numbers = [number for stage in outputs for number in stage]
+    several = sum(map(bool, outputs)) > 1
+    return outputs if several and len(set(numbers)) == len(numbers) else ()
 
 
 def with_sources(backward: Boxed, sources: list[Source | None], stages: Stages) -> Boxed:

@@ -55,33 +55,34 @@ class InputGradients:
         return nodes_of(ctx.next_functions, self.backwards.stages), range(len(self.edges))
 
     def by_stage(
-        self, found: Gradients | Iterator[Gradients], given: Indices | None
+        self, gradients: Gradients | Iterator[Gradients], present: Indices | None
     ) -> Iterator[Gradients]:
-        """The gradients stage by stage; None if no given tangent reaches one."""
+        """The gradients stage by stage; None if no present tangent reaches one."""
         stages = self.backwards.stages
-        pieces = found if isinstance(found, Iterator) else in_stages(stages, found)
-        if given is None:
+        pieces = gradients if isinstance(gradients, Iterator) else in_stages(stages, gradients)
+        if present is None:
             return pieces
 
         def reached(stage: Sequence[int], piece: Gradients) -> Gradients:
             return [
-                g if self.depends_on[k] & given else None for k, g in zip(stage, piece, strict=True)
+                g if self.depends_on[k] & present else None
+                for k, g in zip(stage, piece, strict=True)
             ]
 
         return map(reached, stages, pieces)
 
-    def placed(self, gradients: Sequence[Any], given: Indices | None) -> tuple[Any, ...]:
-        """Gradients at the positions of their inputs; None if no given tangent reaches one (as in
+    def placed(self, gradients: Sequence[Any], present: Indices | None) -> tuple[Any, ...]:
+        """Gradients at the positions of their inputs; None if no present tangent reaches one (as in
         eager).
 
-        `given`: the values that have a tangent, or None if all have.
+        `present`: the values that have a tangent, or None if all have.
         """
         result = [None] * self.count
-        if given is None:
+        if present is None:
             for i, gradient in zip(self.inputs, gradients, strict=True):
                 result[i] = gradient
             return tuple(result)
         for i, gradient, values in zip(self.inputs, gradients, self.depends_on, strict=True):
-            if values & given:
+            if values & present:
                 result[i] = gradient
         return tuple(result)

@@ -106,10 +106,10 @@ def _versions_seen(tracer: Tracer) -> dict[Base, int]:
 
 def _visible(traced: Traced) -> dict[int, torch.Tensor]:
     """The differentiable values that the caller gets as they are, if there are several values."""
-    found = {spec.index for spec in traced.outputs
-             if spec.kind == "value" and not (spec.steps or spec.detached)}
+    unviewed = {spec.index for spec in traced.outputs
+                if spec.kind == "value" and not (spec.steps or spec.detached)}
     several = len(traced.differentiable) > 1
-    return {k: x for k, x in traced.differentiable.items() if several and k in found}
+    return {k: x for k, x in traced.differentiable.items() if several and k in unviewed}
 
 
 def _read_views(traced: Traced) -> dict[int, torch.Tensor]:

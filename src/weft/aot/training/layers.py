@@ -179,7 +179,7 @@ def splits_users_code(graph: Graph, tangents: Sequence[int], layers: Sequence[La
 class Watch:
     """Whether anybody may see the gradients of a call's inner results."""
 
-    __slots__ = ("_cuts", "_decided", "_hooks", "_results", "given", "gradients", "owner")
+    __slots__ = ("_cuts", "_decided", "_hooks", "_results", "gradients", "owner", "present")
 
     def __init__(self, owner: Any) -> None:
         self.owner = ref(owner)  # the compiled function's autograd node
@@ -187,7 +187,7 @@ class Watch:
         self._cuts: Cuts | None = None
         self._hooks: list[Any] = []
         self._decided = -1, False  # in which run of the engine
-        self.given: Indices = frozenset()  # results whose tangents layers have used
+        self.present: Indices = frozenset()  # results whose tangents layers have used
         self.gradients: Sequence[torch.Tensor | None] = ()  # of inputs, as far as layers know
 
     def add(self, result: int, tensor: torch.Tensor) -> None:
@@ -207,7 +207,7 @@ class Watch:
         run = current_graph_task()
         if self._decided[0] != run:
             self._decided = run, self._is_seen(is_plain)
-            self.given, self.gradients, self._cuts = frozenset(), (), None
+            self.present, self.gradients, self._cuts = frozenset(), (), None
         return self._decided[1]
 
     def _is_seen(self, is_plain: Callable[[], bool]) -> bool:
@@ -222,8 +222,8 @@ class Watch:
 
     def taken(self) -> Sequence[torch.Tensor | None]:
         """The gradients of inputs that layers have computed, once."""
-        found, self.gradients = self.gradients, ()
-        return found
+        gradients, self.gradients = self.gradients, ()
+        return gradients
 
     def cuts(self) -> Cuts:
         """The cuts for another run of the captured graph: one run serves a whole backward that is

@@ -49,8 +49,8 @@ def save_less(
     low, high = 0, len(ranked)
     while low < high and size(saved) > limit:
         middle = (low + high) // 2
-        found = cut(_with_items(ranked[:middle]))
-        if size(found) > limit:
+        fewer = cut(_with_items(ranked[:middle]))
+        if size(fewer) > limit:
             low = middle + 1
         else:
             high = middle
@@ -70,11 +70,11 @@ def _cost_per_byte(node: Node) -> float:
 def _work(node: Node) -> float:
     """A rough count of the elements that an operator computes with."""
     read = [numel(t) for a in node.all_input_nodes for t in _tensors(a)]
-    made = [numel(t) for t in _tensors(node)]
+    written = [numel(t) for t in _tensors(node)]
     if _is_product(node) and len(read) > 1:
         largest = sorted(read)[-2:]
-        return math.sqrt(float(largest[0]) * largest[1] * max(made, default=1))
-    return float(sum(read) + sum(made))
+        return math.sqrt(float(largest[0]) * largest[1] * max(written, default=1))
+    return float(sum(read) + sum(written))
 
 
 def _is_product(node: Node) -> bool:

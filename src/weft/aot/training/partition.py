@@ -152,11 +152,11 @@ class _Roles:
 
     def _descendants(self, start: set[Node]) -> set[Node]:
         """Nodes that depend on tangents: they run in the backward."""
-        found = set(start)
+        descendants = set(start)
         for node in self.nodes:
-            if not found.isdisjoint(node.all_input_nodes):
-                found.add(node)
-        return found
+            if not descendants.isdisjoint(node.all_input_nodes):
+                descendants.add(node)
+        return descendants
 
     def read_late(self, node: Node) -> bool:
         """Whether an operator of the backward reads `node`, or it is itself a gradient."""
@@ -165,14 +165,14 @@ class _Roles:
 
 def _ancestors(values: Iterable[Any]) -> set[Node]:
     """All nodes that the values are computed from, themselves included."""
-    found: set[Node] = set()
+    ancestors: set[Node] = set()
     waiting = [v for v in values if isinstance(v, Node)]
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in ancestors:
+            ancestors.add(node)
             waiting.extend(node.all_input_nodes)
-    return found
+    return ancestors
 
 
 # -- what to save ----------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def _is_offloaded(node: Node) -> bool:
     """Whether the program copied the value from a device to the host (`save_on_cpu`)."""
     value = node.meta["val"]
     return isinstance(value, FakeTensor) and value.device.type == "cpu" and any(
-        isinstance(one := n.meta["val"], FakeTensor) and one.device.type != "cpu"
+        isinstance(operand := n.meta["val"], FakeTensor) and operand.device.type != "cpu"
         for n in node.all_input_nodes)
 
 
@@ -326,11 +326,11 @@ def _split(roles: _Roles, saved: set[Node]) -> Partition:
     index = {v: k for k, v in reversed([*enumerate(roles.values)]) if isinstance(v, Node)}
     extra: list[Node] = []
     for node in others:
-        found = index.get(node)
-        if found is None or node.op == "placeholder" or not _eager_saves(node):
-            found = len(roles.values) + len(extra)
+        position = index.get(node)
+        if position is None or node.op == "placeholder" or not _eager_saves(node):
+            position = len(roles.values) + len(extra)
             extra.append(node)
-        result.saved_values.append(found)
+        result.saved_values.append(position)
         result.bytes_saved += _bytes(node.meta["val"])
     _forward(roles, extra, result.forward)
     result.symbols = list(input_symbols(n.meta["val"] for n in roles.inputs).values())
@@ -357,15 +357,15 @@ def _data_symbols(forward: Graph) -> list[SymbolSource]:
     """Let the forward return the values of the symbols that it binds, for the backward."""
     node = forward.output_node()
     values: list[Any] = list(node.args[0])  # type: ignore[arg-type]
-    found: list[SymbolSource] = []
+    sources: list[SymbolSource] = []
     symbols = Evaluator.current().mode.symbols
     for name in bound_names(forward):
         assert symbols is not None
         number = symbols.unbacked_number(name)
-        found.append(SymbolSource(number, len(values), None, of_output=True))
+        sources.append(SymbolSource(number, len(values), None, of_output=True))
         values.append(number)
     node.args = (tuple(values),)
-    return found
+    return sources
 
 
 def _has_effect(node: Node, roles: _Roles) -> bool:
@@ -407,9 +407,9 @@ def _backward(
 
 
 def _placeholder(graph: Graph, name: str, meta: dict[str, Any]) -> Node:
-    made = graph.create_node("placeholder", name)
-    made.meta.update(meta)
-    return made
+    placeholder = graph.create_node("placeholder", name)
+    placeholder.meta.update(meta)
+    return placeholder
 
 
 def _emit(node: Node, env: dict[Node, Node], graph: Graph) -> None:

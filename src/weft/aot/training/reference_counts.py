@@ -22,7 +22,7 @@ def seen_in_backward(
 ) -> T:
     """The result of `look(ctx, tangents)` in the backward of a function that saved a tensor and
     whose result was passed to `use`."""
-    found: list[T] = []
+    answers: list[T] = []
 
     class Probe(torch.autograd.Function):
         @staticmethod
@@ -32,10 +32,10 @@ def seen_in_backward(
 
         @staticmethod
         def backward(ctx: Any, *tangents: Any) -> Any:
-            found.append(look(ctx, tangents))
+            answers.append(look(ctx, tangents))
             return tangents[0]
 
     leaf = torch.zeros(1, device="cpu", requires_grad=True)
     with torch.enable_grad():
         use(Probe.apply(leaf)).mul(2).sum().backward()  # type: ignore[no-untyped-call]
-    return found[0]
+    return answers[0]

@@ -48,25 +48,25 @@ def insert_references(graph: Graph, inputs: Iterable[Node], late: Container[Node
     """Let the nodes in `late` read aliases of the inputs, by which the inputs themselves are saved,
     and views of these; the result has the input of each alias."""
     first = next(n for n in graph.nodes if n.op != "placeholder")
-    found: dict[Node, Node] = {}
+    inputs_of: dict[Node, Node] = {}
     for node in inputs:
         chain = [n for n in _views(node, late) if _read_late(n, late)]
         if chain:
             with graph.inserting_before(first):
                 alias = add_node(graph, aten.alias.default, (node,), {}, node.meta)
-            found[alias] = node
+            inputs_of[alias] = node
             _read_instead(graph, chain, {node: alias}, late)
-    return found
+    return inputs_of
 
 
 def _views(node: Node, late: Container[Node]) -> list[Node]:
     """The input and what the forward has of it: views, and copies in another layout, which passes
     made."""
-    found = [node]
-    for current in found:
-        found += [u for u in current.users
-                  if (is_view(u) or _is_layout(u)) and u not in late and u not in found]
-    return found
+    views = [node]
+    for current in views:
+        views += [u for u in current.users
+                  if (is_view(u) or _is_layout(u)) and u not in late and u not in views]
+    return views
 
 
 def _is_layout(node: Node) -> bool:
@@ -89,12 +89,12 @@ def _read_instead(graph: Graph, chain: list[Node], twins: dict[Node, Node], late
 
 def _twin(graph: Graph, node: Node, twins: dict[Node, Node]) -> Node:
     """The same view of the alias."""
-    found = twins.get(node)
-    if found is None:
+    twin = twins.get(node)
+    if twin is None:
         source = node.args[0]
         assert isinstance(source, Node)
         args = (_twin(graph, source, twins), *node.args[1:])
         with graph.inserting_after(node):
-            found = add_node(graph, node.target, args, dict(node.kwargs), node.meta)
-        twins[node] = found
-    return found
+            twin = add_node(graph, node.target, args, dict(node.kwargs), node.meta)
+        twins[node] = twin
+    return twin

@@ -107,11 +107,11 @@ def _take(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
 
 def _holders(grads: Sequence[torch.Tensor], k: int) -> tuple[int, ...]:
     """The numbers of references to a tangent, in C++ and in Python, and whether it is a view."""
-    found = grads[k]._use_count(), sys.getrefcount(grads[k])  # type: ignore[attr-defined]
+    counts = grads[k]._use_count(), sys.getrefcount(grads[k])  # type: ignore[attr-defined]
     base = grads[k]._base
     if base is None:
-        return found
-    return *found, base._use_count(), sys.getrefcount(base)  # type: ignore[attr-defined]
+        return counts
+    return *counts, base._use_count(), sys.getrefcount(base)  # type: ignore[attr-defined]
 
 
 @cache
