@@ -240,19 +240,19 @@ class FrameCompiler:
         copy."""
         if is_continuation(code):
             return code
-        found = self._codes.get(code)
-        if found is None:
-            found = self._codes[code] = code.replace()
-        return found
+        own = self._codes.get(code)
+        if own is None:
+            own = self._codes[code] = code.replace()
+        return own
 
     def policy(self, code: types.CodeType) -> DynamicPolicy:
         """Which sizes of the code are symbolic, as earlier captures taught."""
-        found = self._policies.get(code)
-        if found is None:
-            found = self._policies[code] = DynamicPolicy(
+        policy = self._policies.get(code)
+        if policy is None:
+            policy = self._policies[code] = DynamicPolicy(
                 self.options.dynamic, automatic=config.automatic_dynamic,
                 outermost=code is self._root, declared=self._declared)
-        return found
+        return policy
 
     def expect_symbolic(self, code: types.CodeType, name: str, dims: list[int]) -> None:
         """Make some dimensions of a continuation's argument symbolic, as they are in its caller."""
@@ -440,10 +440,10 @@ class FrameCompiler:
 
 def with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
     """The same function with another, equal code object, which has entries of its own."""
-    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__,
+    copy = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__,
                               function.__closure__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _may_rerun(

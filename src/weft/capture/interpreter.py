@@ -394,9 +394,9 @@ class SymbolicInterpreter:
 
         `fields` are attributes that CPython's C code sets on it.
         """
-        made = new_exception(kind, [self.wrap_new(a) for a in args])
-        made.fields.update({name: self.wrap_new(field) for name, field in fields.items()})
-        signal = ObservedException(made)
+        exception = new_exception(kind, [self.wrap_new(a) for a in args])
+        exception.fields.update({name: self.wrap_new(field) for name, field in fields.items()})
+        signal = ObservedException(exception)
         signal.stack = self.stack()
         return signal
 

@@ -73,7 +73,7 @@ class _State:
     cells: tuple[str, ...]
     suspended: bool = False
     """Whether the code is a generator's, to be resumed behind a `yield`."""
-    given: bool = False
+    iterated: bool = False
     """Whether the arguments come in one iterator, so that no caller refers to them."""
 
 
@@ -96,14 +96,14 @@ _ORIGINS: PerCode[_Origin] = PerCode()
 def resume_function(
     code: CodeType, offset: int, stack: str | int, locals_present: Sequence[str],
     cells: Sequence[str] = (), *, globals: dict[str, Any],
-    closure: tuple[CellType, ...] | None = None, name: str | None = None, given: bool = False,
+    closure: tuple[CellType, ...] | None = None, name: str | None = None, iterated: bool = False,
 ) -> FunctionType:
     """The function that continues `code` at the instruction at byte `offset`.
 
     It takes positional arguments only: the stack items from bottom to top (`stack` names their
     kinds; "n" and "l" take no argument; a number means that many values), the values of
     `locals_present` in that order, then the cell objects of `cells` in that order. Other locals are
-    unbound. `closure` is that of the function that `code` belongs to. With `given`, the function
+    unbound. `closure` is that of the function that `code` belongs to. With `iterated`, the function
     takes one iterator over the arguments instead, so that its caller does not hold them.
 
     Raises CannotResumeError if the frame cannot be resumed there.
@@ -111,7 +111,7 @@ def resume_function(
     shape = VALUE * stack if isinstance(stack, int) else stack
     arguments = not _WITHOUT_ARGUMENT.issuperset(shape) or locals_present or cells
     state = _State(offset, shape, tuple(locals_present), tuple(cells),
-                   given=given and bool(arguments))
+                   iterated=iterated and bool(arguments))
     code, state = _original(code, state)
     resumed = resume_code(code, state)
     return FunctionType(resumed, globals, name or resumed.co_name, None, closure)
@@ -156,16 +156,16 @@ def resume_code(code: CodeType, state: _State) -> CodeType:
     known = _CONTINUATIONS.get(code)
     if known is None:
         known = _CONTINUATIONS[code] = {}
-    found = known.get(state)
-    if found is None:
-        found = known[state] = _build(code, state)
-    return found
+    continuation = known.get(state)
+    if continuation is None:
+        continuation = known[state] = _build(code, state)
+    return continuation
 
 
 def _line(body: Bytecode, start: Instruction) -> int | None:
     """The line of an instruction; jumps that end loops may have none, but those before them do."""
     before = reversed(body.instructions[: start.index + 1])
-    return next((one.line for one in before if one.line is not None), None)
+    return next((i.line for i in before if i.line is not None), None)
 
 
 def _build(code: CodeType, state: _State) -> CodeType:
@@ -188,7 +188,7 @@ def _build(code: CodeType, state: _State) -> CodeType:
         instructions,
         exceptions,
         code,
-        co_argcount=1 if state.given else len(slots.parameters),
+        co_argcount=1 if state.iterated else len(slots.parameters),
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_varnames=slots.varnames,
@@ -324,7 +324,7 @@ class _Prologue:
             self.emit("RETURN_GENERATOR")
             self.emit("POP_TOP")
         self.emit("RESUME")
-        if self.state.given:
+        if self.state.iterated:
             self.take(0)
             self.emit("UNPACK_SEQUENCE", len(self.slots.parameters))
             for parameter in range(len(self.slots.parameters)):

@@ -31,10 +31,10 @@ _CACHE: PerCode[Bytecode] = PerCode()
 
 def disassemble(code: CodeType) -> Bytecode:
     """The instructions and exception table of `code`; the same object each time."""
-    found = _CACHE.get(code)
-    if found is None:
-        found = _CACHE[code] = _disassemble(code)
-    return found
+    body = _CACHE.get(code)
+    if body is None:
+        body = _CACHE[code] = _disassemble(code)
+    return body
 
 
 def _disassemble(code: CodeType) -> Bytecode:

@@ -40,12 +40,12 @@ def needs_frame(code: CodeType) -> bool:
 
 def _mentions(code: CodeType, names: frozenset[str]) -> bool:
     """Whether the code loads one of these functions."""
-    found = names.intersection(code.co_names)
-    if not found:
+    mentioned = names.intersection(code.co_names)
+    if not mentioned:
         return False
-    if found - _BUILTINS or "builtins" in code.co_names:
+    if mentioned - _BUILTINS or "builtins" in code.co_names:
         return True
-    return any(i.opname in ("LOAD_GLOBAL", "LOAD_NAME") and i.argval in found
+    return any(i.opname in ("LOAD_GLOBAL", "LOAD_NAME") and i.argval in mentioned
                for i in disassemble(code).instructions)
 
 
@@ -175,10 +175,10 @@ def _closure_loads(body: Bytecode) -> set[int]:
     """
     if TABLE.load_cell_op != "LOAD_FAST":
         return set()
-    found: set[int] = set()
+    loads_of_cells: set[int] = set()
     for i in body.instructions:
         code = body.instructions[i.index - 1].argval
         if i.opname == "MAKE_FUNCTION" and isinstance(code, CodeType):
             loads = body.instructions[i.index - 2 - len(code.co_freevars) : i.index - 2]
-            found.update(load.index for load in loads if load.opname == "LOAD_FAST")
-    return found
+            loads_of_cells.update(load.index for load in loads if load.opname == "LOAD_FAST")
+    return loads_of_cells

@@ -169,7 +169,7 @@ class SymbolicValue:
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         """`item in self`."""
-        return any(tx.equal(one, item) for one in self.iterate(tx))
+        return any(tx.equal(candidate, item) for candidate in self.iterate(tx))
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         """`iter(self)`."""

@@ -93,10 +93,10 @@ class CellValue(SymbolicValue):
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name != "cell_contents":
             return super().getattr(tx, name)
-        found = self.read(tx)
-        if found is None:
+        contents = self.read(tx)
+        if contents is None:
             raise tx.error(ValueError, "Cell is empty")
-        return found
+        return contents
 
 
 def _contents_of(cell: Source, name: str) -> Source:

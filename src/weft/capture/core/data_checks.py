@@ -48,9 +48,9 @@ class InputTest:
     def holds(self, *values: Any) -> bool:
         """Whether the condition has the same outcome for these inputs."""
         with no_modes(), torch.no_grad():
-            given = [_copy(v) for v in values] if self.writes else values
+            inputs = [_copy(v) for v in values] if self.writes else values
             try:
-                return bool(self.ask.forward(*given)) is self.answer
+                return bool(self.ask.forward(*inputs)) is self.answer
             except Exception as error:  # noqa: BLE001  of the program: it comes again there
                 surface(error)
                 return False

@@ -81,7 +81,7 @@ class EarlyEnds:
         if retained is not None:
             return Restart(retained, graph_break(
                 "state", "retain_grad of a tensor that is used on"))
-        copied = next((one for one in self.copied_views if one.shows(tx, emit)), None)
+        copied = next((view for view in self.copied_views if view.shows(tx, emit)), None)
         if copied is not None:
             return Restart(copied.step, graph_break(
                 "unknown-operation", "an array that shares memory as no tensor can"))
@@ -116,10 +116,10 @@ class EarlyEnds:
         It is needed if the rest of the program runs in that mode or receives tensors made there,
         unless all operators of the graph are in the region: then it runs in that mode.
         """
-        shown = [one for node in outputs
-                 if isinstance(one := node.meta["example_value"], torch.Tensor)]
-        made = any(one.is_inference() for one in shown)
+        shown = [e for node in outputs
+                 if isinstance(e := node.meta["example_value"], torch.Tensor)]
+        shows = any(e.is_inference() for e in shown)
         self.all_in_inference = (
-            made and not tx.end.in_inference and self._inference_calls == (0, tx.builder.n_calls))
-        leaves = (made or tx.end.in_inference) and not self.all_in_inference
+            shows and not tx.end.in_inference and self._inference_calls == (0, tx.builder.n_calls))
+        leaves = (shows or tx.end.in_inference) and not self.all_in_inference
         return self._inference_starts[0] if self._inference_starts and leaves else None

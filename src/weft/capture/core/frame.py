@@ -105,10 +105,10 @@ _programs: bytecode.PerCode[Program] = bytecode.PerCode()
 
 def decode(code: types.CodeType) -> Program:
     """The program of a code object; cached for as long as the code lives."""
-    found = _programs.get(code)
-    if found is None:
-        found = _programs[code] = Program(code)
-    return found
+    program = _programs.get(code)
+    if program is None:
+        program = _programs[code] = Program(code)
+    return program
 
 
 @final

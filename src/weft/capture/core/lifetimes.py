@@ -73,7 +73,7 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     """
     if value is None:
         return False
-    if value.weakly_held or (value.weakly_held is not None and any(one is value for one in used)):
+    if value.weakly_held or (value.weakly_held is not None and any(v is value for v in used)):
         return True
     if value.source is None:
         return issubclass(value.python_type(), _LEAVING)
@@ -81,7 +81,7 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     if issubclass(type(obj), _LEAVING):
         return True
     if issubclass(type(obj), (int, float, str)) and type(obj).__weakrefoffset__ and any(
-            one is value for one in used):
+            v is value for v in used):
         return True
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
@@ -191,9 +191,9 @@ class Lifetimes:
 
     def _leads(self, tx: Interpreter, start: Any, value: SymbolicValue) -> bool:
         seen: set[int] = set()
-        found = _reaches(tx, [start], value, seen)
+        reached = _reaches(tx, [start], value, seen)
         self._n_visited += len(seen)
-        return found
+        return reached
 
 
 def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
@@ -222,42 +222,42 @@ def _reaches(tx: Interpreter, todo: list[Any], wanted: SymbolicValue,
              seen: set[int] | None = None) -> bool:
     seen = set() if seen is None else seen
     while todo:
-        one = todo.pop()
-        if one is wanted:
+        item = todo.pop()
+        if item is wanted:
             return True
-        if id(one) not in seen:
-            seen.add(id(one))
-            todo.extend(_parts(tx, one))
+        if id(item) not in seen:
+            seen.add(id(item))
+            todo.extend(_parts(tx, item))
     return False
 
 
 def outside_values(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
     """The values from outside that a value made by the program refers to."""
-    found: list[SymbolicValue] = []
+    outside: list[SymbolicValue] = []
     seen: set[int] = set()
     todo: list[Any] = [value]
     while todo:
-        one = todo.pop()
-        if id(one) in seen:
+        item = todo.pop()
+        if id(item) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, SymbolicValue) and one.source is not None:
-            found.append(one)
+        seen.add(id(item))
+        if isinstance(item, SymbolicValue) and item.source is not None:
+            outside.append(item)
         else:
-            todo.extend(_parts(tx, one))
-    return found
+            todo.extend(_parts(tx, item))
+    return outside
 
 
-def _parts(tx: Interpreter, one: Any) -> Iterator[Any]:
+def _parts(tx: Interpreter, item: Any) -> Iterator[Any]:
     """The objects that an object of the interpreter refers to."""
-    if isinstance(one, Frame):
-        yield from (one.locals, one.cells, one.stack, one.handled)
-    elif isinstance(one, SymbolicValue):
-        slots = (name for cls in type(one).__mro__ for name in vars(cls).get("__slots__", ()))
-        yield from (getattr(one, n) for n in slots if n not in _WEAK and hasattr(one, n))
-    elif isinstance(one, dict):
-        yield from one.values()
-    elif isinstance(one, (list, tuple)):
-        yield from one
-    elif tx.classes.made and issubclass(type(one), type) and one in tx.classes.made:
-        yield tx.classes.made[one]  # the model of a class: what its recipe holds
+    if isinstance(item, Frame):
+        yield from (item.locals, item.cells, item.stack, item.handled)
+    elif isinstance(item, SymbolicValue):
+        slots = (name for cls in type(item).__mro__ for name in vars(cls).get("__slots__", ()))
+        yield from (getattr(item, n) for n in slots if n not in _WEAK and hasattr(item, n))
+    elif isinstance(item, dict):
+        yield from item.values()
+    elif isinstance(item, (list, tuple)):
+        yield from item
+    elif tx.classes.made and issubclass(type(item), type) and item in tx.classes.made:
+        yield tx.classes.made[item]  # the model of a class: what its recipe holds

@@ -42,8 +42,8 @@ def wraps(*types: type, subclasses: bool = False) -> Callable[[Wrapper], Wrapper
 
     def register(wrapper: Wrapper) -> Wrapper:
         table = DERIVED if subclasses else EXACT
-        for one in types:
-            table[one] = wrapper
+        for kind in types:
+            table[kind] = wrapper
         return wrapper
 
     return register
@@ -61,10 +61,10 @@ def wraps_named(*names: str) -> Callable[[Wrapper], Wrapper]:
 
 def wrapper_of(kind: type) -> Wrapper:
     """The wrapper for objects of exactly this type."""
-    found = _found.get(kind)
-    if found is None:
-        found = _found[kind] = _search(kind)
-    return found
+    wrapper = _found.get(kind)
+    if wrapper is None:
+        wrapper = _found[kind] = _search(kind)
+    return wrapper
 
 
 def _search(kind: type) -> Wrapper:

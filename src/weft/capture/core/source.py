@@ -65,10 +65,10 @@ class Source:
 
     def child(self, accessor: Accessor, key: Any, name: str) -> Source:
         """The source one step further; the same object for the same `key`."""
-        found = self._children.get(key)
-        if found is None:
-            found = self._children[key] = Source(self.tree, self, accessor, name)
-        return found
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = Source(self.tree, self, accessor, name)
+        return child
 
     def children(self) -> Iterator[Source]:
         return iter(self._children.values())
@@ -162,10 +162,10 @@ class SourceTree:
         return self.n_slots - 1
 
     def _root(self, accessor: Accessor, key: Any, name: str) -> Source:
-        found = self._roots.get(key)
-        if found is None:
-            found = self._roots[key] = Source(self, None, accessor, name)
-        return found
+        root = self._roots.get(key)
+        if root is None:
+            root = self._roots[key] = Source(self, None, accessor, name)
+        return root
 
     def local(self, index: int, name: str) -> Source:
         return self._root(("local", index), ("local", index), one_line(name))
@@ -185,7 +185,7 @@ class SourceTree:
     def roots(self) -> Iterator[Source]:
         """The root sources: what differs between calls first (fixed objects last), then what few
         guards are below (a model last), so that calls of another size are refused soon."""
-        return iter(sorted(self._roots.values(), key=lambda one: (one.is_fixed, one.extent())))
+        return iter(sorted(self._roots.values(), key=lambda s: (s.is_fixed, s.extent())))
 
 
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), list, tuple,

@@ -133,12 +133,12 @@ _frame.clean_tracebacks(shown)
 def _bare(code: CodeType) -> CodeType:
     """The code without arguments and cells: in its frame, no variable has a value. (The names are
     there for "did you mean ...?" of a NameError.)"""
-    found = _BARE.get(code)
-    if found is None:
-        found = _BARE[code] = code.replace(
+    bare = _BARE.get(code)
+    if bare is None:
+        bare = _BARE[code] = code.replace(
             co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0, co_cellvars=(),
             co_freevars=(), co_flags=code.co_flags & ~_VARIABLES)
-    return found
+    return bare
 
 
 def warn(message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None,

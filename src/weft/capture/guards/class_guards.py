@@ -37,9 +37,9 @@ _DESCRIPTOR_METHODS: Final = ("__get__", "__set__", "__delete__")
 class ClassGuards:
     """The guards on the classes that a capture has asked."""
 
-    def __init__(self, guards: GuardSet, made: Mapping[type, object]) -> None:
+    def __init__(self, guards: GuardSet, own_classes: Mapping[type, object]) -> None:
         self._guards = guards
-        self._made = made
+        self._own = own_classes
         """Classes that the captured code makes: nothing outside changes them."""
         self._places: dict[int, Source | None] = {}
         """The sources of the classes, by id; None: the class is assumed not to change."""
@@ -53,7 +53,7 @@ class ClassGuards:
             return
         self.bases(cls)
         place = self._places[id(cls)]
-        if place is None and (name != "forward" or not is_heap_type(cls) or cls in self._made):
+        if place is None and (name != "forward" or not is_heap_type(cls) or cls in self._own):
             return
         source = place or self._guards.tree.object(cls, cls.__qualname__)
         self._guards.note(source)
@@ -92,7 +92,7 @@ class ClassGuards:
 
     def _place(self, cls: type) -> Source | None:
         """The class's source, guarded to have its bases; None if it is assumed not to change."""
-        if cls in self._made or not is_heap_type(cls) or is_library(
+        if cls in self._own or not is_heap_type(cls) or is_library(
                 ATTRIBUTES(cls).get("__module__", "")) or BASES(cls) is None:
             return None
         source = self._guards.tree.object(cls, cls.__qualname__)

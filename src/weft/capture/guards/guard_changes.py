@@ -24,12 +24,12 @@ Difference = tuple[str, str, str, str]
 """Aspect, old value, new value, hint."""
 
 
-def change_of(guard: Guard, actual: Any, found: bool = True) -> Change:
+def change_of(guard: Guard, actual: Any, exists: bool = True) -> Change:
     """The change that made a guard fail.
 
-    `actual` is what is at the guard's source now; `found` is False if nothing is.
+    `actual` is what is at the guard's source now; `exists` is False if nothing is.
     """
-    if found:
+    if exists:
         difference = _KINDS.get(guard.kind, _any)(guard, actual)
     else:
         difference = ("value", _expected(guard), "gone", "keep what the program reads in place")
@@ -197,8 +197,8 @@ def _absent(guard: Guard, actual: Any) -> Difference:
 
 
 def _functions(guard: Guard, actual: Any) -> Difference:
-    for given, *before in guard.args:
-        function: Any = given() if type(given) is Reference else given
+    for referred, *before in guard.args:
+        function: Any = referred() if type(referred) is Reference else referred
         now = (function.__code__, function.__defaults__, function.__kwdefaults__)
         for name, old, new in zip(("code", "defaults", "defaults"), before, now, strict=True):
             if old is not new:

@@ -261,8 +261,8 @@ class GuardSet:
         self._release_fixed()
         self._attach_same()  # last: the others change the order of the walk
         nodes = tuple(n for n in map(_lower, self.tree.roots()) if n is not None)
-        given = () if modes is None else (modes,)
-        state = ("global_state", *given, len(self.all))
+        entered = () if modes is None else (modes,)
+        state = ("global_state", *entered, len(self.all))
         self.all.append(Guard(None, "global_state", (readable_modes(),), ()))
         return nodes, (state, *self._distinct), self.tree.n_slots
 

@@ -70,15 +70,15 @@ class LateReads:
 
 def with_items(sources: Iterable[Source]) -> dict[Source, None]:
     """The sources and, since a list is read with all its items, those of items below."""
-    found: dict[Source, None] = {}
+    ordered: dict[Source, None] = {}
     waiting = [*sources]
     while waiting:
         source = waiting.pop()
-        if source not in found:
-            found[source] = None
+        if source not in ordered:
+            ordered[source] = None
             waiting += (c for c in source.children() if source.accessor[0] != "instance_dict"
                         and source.base is not None and c.accessor[0] in _ITEMS)
-    return found
+    return ordered
 
 
 def _path(source: Source, kept: Mapping[Source, Any] = MappingProxyType({})
@@ -86,7 +86,7 @@ def _path(source: Source, kept: Mapping[Source, Any] = MappingProxyType({})
     """How the source is reached from a fixed object, or from one that the frame's guards require;
     None if it is reached from neither."""
     steps: list[Accessor] = []
-    found: tuple[Accessor, tuple[Accessor, ...]] | None = None
+    path: tuple[Accessor, tuple[Accessor, ...]] | None = None
     place: Source | None = source
     while place is not None:
         if place in kept:
@@ -94,10 +94,10 @@ def _path(source: Source, kept: Mapping[Source, Any] = MappingProxyType({})
         obj = place.accessor[1] if place.is_fixed else _required(place)
         if obj is not MISSING and (place is not source or place.is_fixed):
             anchor = ("alive", obj) if type(obj) is Reference else ("object", obj)
-            found = anchor, tuple(reversed(steps))
+            path = anchor, tuple(reversed(steps))
         steps.append(place.accessor)
         place = place.base
-    return found
+    return path
 
 
 def _required(source: Source) -> Any:
@@ -117,8 +117,8 @@ def _nodes(sources: Iterable[Source], kept: Mapping[Source, Any]) -> tuple[Any, 
         children = roots
         for accessor in (path[0], *path[1]):
             key = (accessor[0], *(p if type(p) in (str, int) else id(p) for p in accessor[1:]))
-            _, found, children = children.setdefault(key, (accessor, [], {}))
-        found += checks
+            _, node_checks, children = children.setdefault(key, (accessor, [], {}))
+        node_checks += checks
     return _lowered(roots)
 
 
@@ -150,18 +150,18 @@ class _Value:
         path = _path(source)
         if path is None or not path[1] or path[1][-1][0] not in _VARIABLES:
             return None
-        made = _Value(*path, None)
-        now = made.now()
+        variable = _Value(*path, None)
+        now = variable.now()
         return None if now is MISSING else _Value(*path, now)
 
     def object(self) -> Any:
         """The object that the forward read."""
         if type(self._object) is not Reference:
             return self._object
-        found = self._object()
-        if found is None:
+        obj = self._object()
+        if obj is None:
             raise self._error()
-        return found
+        return obj
 
     def now(self) -> Any:
         """What is there now, or MISSING."""

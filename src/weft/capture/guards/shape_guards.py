@@ -55,7 +55,7 @@ def add_shape_guards(tx: Interpreter) -> None:
     refuse_fixed_marks(tx)
     events.record("symbols", code=tx.code, symbols=list(_explained(tx, conditions)))
     slots = _symbol_slots(tx, conditions)
-    sources = {symbol_name(s): str(found[0]) for s, found in tx.shapes.sources.items()}
+    sources = {symbol_name(s): str(places[0]) for s, places in tx.shapes.sources.items()}
     for condition in conditions:
         if condition.program is not None:
             text = _SYMBOL.sub(lambda m: sources.get(m[0], m[0]), condition.text)
@@ -194,7 +194,7 @@ def _link(source: Any, value: IntExpr | FloatSymbol) -> SizeCondition:
 def _symbol_slots(tx: Interpreter, conditions: list[SizeCondition]) -> dict[Any, int]:
     """The slot of each symbol that the conditions use."""
     used = set().union(*(c.symbols for c in conditions))
-    return {s: _slot(found[0]) for s, found in tx.shapes.sources.items() if s in used}
+    return {s: _slot(places[0]) for s, places in tx.shapes.sources.items() if s in used}
 
 
 def _slot(source: Any) -> int:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def _own(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue | None:
-    found = frame.locals.get(name)
-    return None if found is None else tx.force(found)
+    value = frame.locals.get(name)
+    return None if value is None else tx.force(value)
 
 
 @opcode("LOAD_NAME")
 def load_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    found = _own(tx, frame, ins.argval)
-    frame.push(read_global(tx, frame, ins.argval) if found is None else found)
+    value = _own(tx, frame, ins.argval)
+    frame.push(read_global(tx, frame, ins.argval) if value is None else value)
 
 
 @opcode("STORE_NAME")
@@ -46,11 +46,11 @@ def setup_annotations(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_CLASSDEREF")
 def load_class_deref(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    found = _own(tx, frame, ins.argval)
-    if found is None:
+    value = _own(tx, frame, ins.argval)
+    if value is None:
         load_deref(tx, frame, ins)
     else:
-        frame.push(found)
+        frame.push(value)
 
 
 @opcode("LOAD_LOCALS")

@@ -39,19 +39,19 @@ def build_set(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("BUILD_MAP")
 def build_map(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     items = frame.popn(2 * ins.arg)
-    made = DictValue()
+    dictionary = DictValue()
     for key, value in zip(items[::2], items[1::2], strict=True):
-        made.setitem(tx, key, value)
-    frame.push(made)
+        dictionary.setitem(tx, key, value)
+    frame.push(dictionary)
 
 
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     keys = frame.pop().constant()
-    made = DictValue()
+    dictionary = DictValue()
     for key, value in zip(keys, frame.popn(ins.arg), strict=True):
-        made.setitem(tx, tx.wrap_new(key), value)
-    frame.push(made)
+        dictionary.setitem(tx, tx.wrap_new(key), value)
+    frame.push(dictionary)
 
 
 @opcode("LIST_TO_TUPLE")

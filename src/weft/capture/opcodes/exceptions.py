@@ -26,10 +26,10 @@ def instantiate(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     kind = value.python_type() if not isinstance(value, ClassValue) else value.cls
     if BaseException not in kind.__mro__:
         raise tx.error(TypeError, "exceptions must derive from BaseException")
-    made = tx.call(value, []) if isinstance(value, ClassValue) else value
-    if not is_exception(made):
+    error = tx.call(value, []) if isinstance(value, ClassValue) else value
+    if not is_exception(error):
         raise graph_break("unknown-operation", f"raising {value!r}")
-    return made
+    return error
 
 
 @opcode("RAISE_VARARGS")
@@ -48,12 +48,12 @@ def raise_varargs(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 def _cause(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     """The cause that `raise error from value` sets."""
-    made = tx.call(value, []) if isinstance(value, ClassValue) else value
-    if is_none(made):
+    cause = tx.call(value, []) if isinstance(value, ClassValue) else value
+    if is_none(cause):
         return NONE
-    if is_exception(made):
-        return made
-    if made is not value:
+    if is_exception(cause):
+        return cause
+    if cause is not value:
         raise graph_break("unknown-operation", f"{value!r} as the cause of an exception")
     raise tx.error(TypeError, "exception causes must derive from BaseException")
 
@@ -97,13 +97,13 @@ def check_exc_match(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def _catches(classes: Any, kind: type) -> bool:
     """Whether `except classes` catches exceptions of the kind (metaclasses are not consulted)."""
     if isinstance(classes, tuple):
-        return any(_catches(one, kind) for one in classes)
+        return any(_catches(cls, kind) for cls in classes)
     return classes in kind.__mro__
 
 
 def _are_exceptions(classes: object) -> bool:
     if isinstance(classes, tuple):
-        return all(_are_exceptions(one) for one in classes)
+        return all(_are_exceptions(cls) for cls in classes)
     return isinstance(classes, type) and BaseException in classes.__mro__
 
 
@@ -146,9 +146,9 @@ def _python(tx: Interpreter, function: Any, *args: SymbolicValue) -> SymbolicVal
 def special_method(tx: Interpreter, value: SymbolicValue, name: str) -> SymbolicValue:
     """The method that the class of `value` defines."""
     if isinstance(value, ObjectValue):
-        found = value.special(tx, name)
-        if found is not None:
-            return found
+        method = value.special(tx, name)
+        if method is not None:
+            return method
     elif type_lookup(value.python_type(), name) is not MISSING:
         return value.getattr(tx, name)
     kind = value.python_type().__name__

@@ -29,10 +29,10 @@ def _set_annotations(tx: Interpreter, function: FunctionValue, value: SymbolicVa
     if isinstance(value, DictValue):
         function.described["__annotations__"] = value
         return
-    found = DictValue()
+    by_parameter = DictValue()
     for name, annotation in zip(names[::2], names[1::2], strict=True):
-        found.store(tx, name.constant(), name, annotation)
-    function.described["__annotations__"] = found
+        by_parameter.store(tx, name.constant(), name, annotation)
+    function.described["__annotations__"] = by_parameter
 
 
 def _set_closure(tx: Interpreter, function: FunctionValue, value: SymbolicValue) -> None:

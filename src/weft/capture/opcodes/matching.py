@@ -41,14 +41,14 @@ def match_keys(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     subject, keys = frame.stack[-2:]
     names = tx.unpack(keys)
     _check_distinct(tx, names)
-    found = []
+    values = []
     for key in names:
         value = _value_of(tx, subject, key)
         if value is None:
             frame.push(NONE)
             return
-        found.append(tx.force(value))
-    frame.push(TupleValue(found))
+        values.append(tx.force(value))
+    frame.push(TupleValue(values))
 
 
 def _check_distinct(tx: Interpreter, keys: list[SymbolicValue]) -> None:
@@ -68,8 +68,8 @@ def _value_of(tx: Interpreter, subject: SymbolicValue, key: SymbolicValue) -> Sy
     if isinstance(subject, DictValue):
         return tx.force(subject.getitem(tx, key)) if subject.contains(tx, key) else None
     nothing = new_object(object)
-    found = tx.force(subject.method(tx, "get", [key, nothing], {}))
-    return None if found is nothing else found
+    value = tx.force(subject.method(tx, "get", [key, nothing], {}))
+    return None if value is nothing else value
 
 
 @opcode("MATCH_CLASS")
@@ -81,19 +81,19 @@ def match_class(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if not tx.call(tx.wrap_fixed(isinstance, "isinstance"), [subject, cls]).truth(tx):
         frame.push(NONE)
         return
-    found = _attributes(tx, subject, cls, ins.arg, names.constant())
-    frame.push(NONE if found is None else TupleValue(found))
+    attributes = _attributes(tx, subject, cls, ins.arg, names.constant())
+    frame.push(NONE if attributes is None else TupleValue(attributes))
 
 
 def _attributes(
     tx: Interpreter, subject: SymbolicValue, cls: ClassValue, count: int, names: tuple[str, ...]
 ) -> list[SymbolicValue] | None:
-    found: list[SymbolicValue] = []
+    attributes: list[SymbolicValue] = []
     own: list[SymbolicValue] = []
     if count:
         places = _match_args(tx, cls)
         if places is None and cls.cls.__flags__ & _MATCHES_ITSELF:
-            found.append(subject)
+            attributes.append(subject)
             allowed = 1
         else:
             own = places or []
@@ -108,19 +108,19 @@ def _attributes(
         value = attribute_or_none(tx, subject, name)
         if value is None:
             return None
-        found.append(tx.force(value))
-    return found
+        attributes.append(tx.force(value))
+    return attributes
 
 
 def _match_args(tx: Interpreter, cls: ClassValue) -> list[SymbolicValue] | None:
     """The items of the class's `__match_args__`, or None."""
-    found = attribute_or_none(tx, cls, "__match_args__")
-    if found is None:
+    names = attribute_or_none(tx, cls, "__match_args__")
+    if names is None:
         return None
-    if found.python_type() is not tuple:
+    if names.python_type() is not tuple:
         raise tx.error(TypeError, f"{cls.cls.__name__}.__match_args__ must be a tuple (got "
-                                  f"{found.python_type().__name__})")
-    return tx.unpack(found)
+                                  f"{names.python_type().__name__})")
+    return tx.unpack(names)
 
 
 def _attribute_name(tx: Interpreter, cls: ClassValue, place: SymbolicValue, seen: set[str]) -> str:

@@ -193,12 +193,12 @@ def delete_deref(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 def read_global(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue:
     """A module's variable, else a builtin."""
-    found: SymbolicValue | None = frame.globals.lookup(tx, name)
-    if found is None:
-        found = tx.globals_of(builtins.__dict__).lookup(tx, name)
-    if found is None:
+    value: SymbolicValue | None = frame.globals.lookup(tx, name)
+    if value is None:
+        value = tx.globals_of(builtins.__dict__).lookup(tx, name)
+    if value is None:
         raise tx.error(NameError, f"name '{name}' is not defined", name=name)
-    return found
+    return value
 
 
 def push_with_null(frame: Frame, value: SymbolicValue) -> None:
@@ -272,8 +272,8 @@ def load_super_attr(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     """`super().name` or `super(cls, self).name`; the global `super` may be another object."""
     function, cls, owner = frame.popn(3)
     explicit = function.real() is super or ins.flags & 2
-    made = tx.call(function, [cls, owner] if explicit else [])
-    value = made.getattr(tx, ins.argval)
+    proxy = tx.call(function, [cls, owner] if explicit else [])
+    value = proxy.getattr(tx, ins.argval)
     if ins.flags & 1:
         push_with_null(frame, value)
     else:

@@ -145,9 +145,9 @@ class ReplacementEmitter:
 
     def constant(self, obj: Any) -> str:
         """The closure variable of the replacement that holds the object."""
-        made = self._made_inside(obj) if self.tx.classes.made else None
-        if made is not None:
-            return made
+        class_name = self._made_inside(obj) if self.tx.classes.made else None
+        if class_name is not None:
+            return class_name
         name = self._constant_names.get(id(obj))
         if name is None:
             name = f"c{len(self.constants)}"
@@ -264,20 +264,20 @@ class ReplacementEmitter:
 
         Builtins that it uses are passed in, because the user's globals may shadow them.
         """
-        given = {name: _BUILTINS[name] for name in set(_WORD.findall(text)) & _BUILTINS.keys()}
+        used = {name: _BUILTINS[name] for name in set(_WORD.findall(text)) & _BUILTINS.keys()}
         head, rest = text.split("\n", 1)
         namespace: dict[str, Any] = {}
-        exec(f"{head[:-2]}, {', '.join(given)}):\n{rest}", namespace)
-        made = namespace["make"](graph, *self.constants.values(), *given.values())
+        exec(f"{head[:-2]}, {', '.join(used)}):\n{rest}", namespace)
+        template = namespace["make"](graph, *self.constants.values(), *used.values())
         places = {number: self.places[line.strip()]
                   for number, line in enumerate(text.splitlines(), 1)
                   if line.strip() in self.places}
         lines = {number: of_line[0].line for number, of_line in places.items() if of_line}
-        code = relocate_code(made.__code__, user, user.co_firstlineno, lines)
-        stand_for(code, {offset: places[line] for start, end, line in made.__code__.co_lines()
+        code = relocate_code(template.__code__, user, user.co_firstlineno, lines)
+        stand_for(code, {offset: places[line] for start, end, line in template.__code__.co_lines()
                          if line in places for offset in range(start, end, 2)})
         function: Any = types.FunctionType(
-            code, self.tx.root_globals, made.__name__, None, made.__closure__)
+            code, self.tx.root_globals, template.__name__, None, template.__closure__)
         function.__weft_constants__ = self.constants  # also those that the text does not use
         return function  # type: ignore[no-any-return]
 
@@ -401,16 +401,16 @@ _VARIABLE: Final = re.compile(r"(?<![\w.'\"])(?:t|out)\d+\b")
 def drop_dead_names(lines: list[str]) -> list[str]:
     """Delete variables after their last use, if that is in the block where they are assigned."""
     last: dict[str, int] = {}
-    made: dict[str, int] = {}
+    assigned_in: dict[str, int] = {}
     blocks = _blocks(lines)
     for index, line in enumerate(lines):
         for name in _VARIABLE.findall(line):
             last[name] = index
         for name in _VARIABLE.findall(_targets(line)):
-            made[name] = 0 if name.startswith("out") else blocks[index]
+            assigned_in[name] = 0 if name.startswith("out") else blocks[index]
     dead: dict[int, list[str]] = {}
     for name, index in last.items():
-        if made.get(name) == blocks[index] and not lines[index].endswith(":"):
+        if assigned_in.get(name) == blocks[index] and not lines[index].endswith(":"):
             dead.setdefault(index, []).append(name)
     result = []
     for index, line in enumerate(lines):
@@ -424,14 +424,14 @@ def drop_dead_names(lines: list[str]) -> list[str]:
 
 def _blocks(lines: list[str]) -> list[int]:
     """For each line the number of its block: 0 outside of compound statements."""
-    found, numbers, within = [], itertools.count(1), {0: 0}
+    block_numbers, numbers, within = [], itertools.count(1), {0: 0}
     for line in lines:
         indentation = len(line) - len(line.lstrip())
         within = {depth: block for depth, block in within.items() if depth <= indentation}
         if indentation not in within:
             within[indentation] = next(numbers)
-        found.append(within[indentation])
-    return found
+        block_numbers.append(within[indentation])
+    return block_numbers
 
 
 def _targets(line: str) -> str:

@@ -258,7 +258,7 @@ class Resumption:
         closure = tuple(types.CellType() for _ in code.co_freevars)
         function = resume_function(
             code, offset, shape, plain, boxes, globals=globals, closure=closure or None,
-            given=compiled is None,
+            iterated=compiled is None,
         )
         if compiled is None:  # on code of its own: the shared one may have compiled entries
             function.__code__ = function.__code__.replace()

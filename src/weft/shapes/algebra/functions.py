@@ -34,14 +34,14 @@ from weft.shapes.algebra.printing import python_text
 
 Interval = tuple[int, int]
 
-_made: dict[str, IntFunction] = {}
+_functions: dict[str, IntFunction] = {}
 
 
 def int_function(text: str, limits: Callable[..., Interval] | None = None) -> IntFunction:
     """The function that Python computes by `text`; its first user sets its limits."""
-    function = _made.get(text)
+    function = _functions.get(text)
     if function is None:
-        function = _made[text] = IntFunction(text, _function_of(text), limits or _anything)
+        function = _functions[text] = IntFunction(text, _function_of(text), limits or _anything)
     return function
 
 

@@ -38,17 +38,17 @@ class Context:
 def gradients_like(context: Context, output: Any) -> list[Any]:
     """Gradients of all outputs, such as backward may receive."""
     outputs = output if isinstance(output, tuple) else (output,)
-    return [_gradient_like(context, one) for one in outputs]
+    return [_gradient_like(context, item) for item in outputs]
 
 
 def _gradient_like(context: Context, output: Any) -> Any:
     if isinstance(output, list):  # of an operator
-        return [_gradient_like(context, one) for one in output]
+        return [_gradient_like(context, item) for item in output]
     if not isinstance(output, torch.Tensor):
         return None
     if not context.materialize_grads:
         floats = output.is_floating_point() or output.is_complex()
-        if not floats or any([output is one for one in context.non_differentiable]):  # noqa: C419
+        if not floats or any([output is excluded for excluded in context.non_differentiable]):  # noqa: C419
             return None
     return torch.empty_like(output)
 
@@ -63,7 +63,7 @@ def apply_without_gradients(function: Any, needs_input_grad: tuple[bool, ...], *
             output = function.forward(*args)
             function.setup_context(context, args, output)
     if isinstance(output, tuple):
-        return tuple([_without_gradient(one) for one in output])
+        return tuple([_without_gradient(item) for item in output])
     return _without_gradient(output)
 
 

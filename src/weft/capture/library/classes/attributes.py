@@ -45,8 +45,8 @@ def type_lookup(cls: type, name: str) -> Any:
 
 def gives_length(value: SymbolicValue) -> bool:
     """Whether the number of items comes from a `__len__` or `__length_hint__` written in Python."""
-    found = (type_lookup(value.python_type(), name) for name in ("__len__", "__length_hint__"))
-    return any(isinstance(one, types.FunctionType) for one in found)
+    methods = (type_lookup(value.python_type(), name) for name in ("__len__", "__length_hint__"))
+    return any(isinstance(method, types.FunctionType) for method in methods)
 
 
 def is_iterable(tx: Interpreter, value: SymbolicValue) -> bool:
@@ -162,9 +162,9 @@ def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute:
     guard_inherited(tx, cls, name)
     getter = type_lookup(type(attribute), "__get__")
     kind = property if getter is property.__get__ else type(attribute)  # also for subclasses
-    found = BINDERS.get(kind)
-    if found is not None:
-        return found(tx, owner, cls, name, attribute)
+    bound = BINDERS.get(kind)
+    if bound is not None:
+        return bound(tx, owner, cls, name, attribute)
     if getter is MISSING:
         return class_value(tx, cls, name, attribute)
     if isinstance(getter, types.FunctionType):

@@ -69,8 +69,8 @@ class DescriptorValue(SymbolicValue):
 
 def _is_abstract(tx: Interpreter, part: SymbolicValue) -> bool:
     described = part.own_attributes()
-    found = described.lookup(tx, "__isabstractmethod__") if described is not None else None
-    return found is not None and found.truth(tx)
+    mark = described.lookup(tx, "__isabstractmethod__") if described is not None else None
+    return mark is not None and mark.truth(tx)
 
 
 @final

@@ -72,14 +72,14 @@ def instance_dict(obj: Any) -> dict[str, Any] | None:
     """The object's `__dict__`, read without running code of its class."""
     try:
         if issubclass(type(obj), threading.local):  # a dictionary for each thread
-            found = threading.local.__getattribute__(obj, "__dict__")
+            namespace = threading.local.__getattribute__(obj, "__dict__")
         elif isinstance(type_lookup(type(obj), "__dict__"), types.GetSetDescriptorType):
-            found = object.__getattribute__(obj, "__dict__")
+            namespace = object.__getattribute__(obj, "__dict__")
         else:  # the class defines another one, or a slot
-            found = _frame.instance_dict(obj)
+            namespace = _frame.instance_dict(obj)
     except AttributeError:
         return None
-    return found if isinstance(found, dict) else None
+    return namespace if isinstance(namespace, dict) else None
 
 
 def _is_slot(attribute: Any) -> bool:
@@ -128,9 +128,9 @@ class ObjectValue(SymbolicValue):
             return DictValue()
         one_each = issubclass(self.cls, threading.local)  # a dictionary for each thread
         place = self.source.attribute("__dict__") if one_each else self.source.instance_dict()
-        made = DictValue(place, namespace)
-        made.owner_type = self.cls
-        return made
+        attributes = DictValue(place, namespace)
+        attributes.owner_type = self.cls
+        return attributes
 
     def python_type(self) -> type:
         return self.cls
@@ -164,9 +164,9 @@ class ObjectValue(SymbolicValue):
 
     def _defined(self, tx: Interpreter, name: str) -> Any:
         """What the class defines under a name, guarded."""
-        found = type_lookup(self.cls, name)
+        attribute = type_lookup(self.cls, name)
         guard_inherited(tx, self.cls, name)
-        return found
+        return attribute
 
     def _hook(self, tx: Interpreter, name: str) -> Any:
         """A special method of attribute access that the program's class overrides, or None."""
@@ -201,9 +201,9 @@ class ObjectValue(SymbolicValue):
             return self._bind(tx, name, attribute)
         if name == "__dict__" and issubclass(self.cls, threading.local):  # no descriptor has it
             return self.namespace or self.attributes
-        found = self.attributes.lookup(tx, name)
-        if found is not None:
-            return found
+        value = self.attributes.lookup(tx, name)
+        if value is not None:
+            return value
         written = written_attribute(tx, self.cls, name)
         if written is not None:
             return written
@@ -266,10 +266,10 @@ class ObjectValue(SymbolicValue):
         plain = plain_value(self)
         if plain is not None and hasattr(plain.python_type(), name):
             return plain.getattr(tx, name)
-        found = self.slots.get(name)
-        if found is _DELETED:
+        value = self.slots.get(name)
+        if value is _DELETED:
             raise self._missing(tx, name)
-        if found is None:
+        if value is None:
             if self.source is None or self.original is MISSING:
                 if name != "__weakref__":
                     member = type_lookup(self.cls, name)
@@ -285,10 +285,10 @@ class ObjectValue(SymbolicValue):
             except Exception as error:  # the error is raised again when the program reads it
                 surface(error)
                 raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}") from error
-            found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
+            value = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
         elif self.source is not None:
             tx.guards.note(self.source.attribute(name))
-        return found
+        return value
 
     def _missing(self, tx: Interpreter, name: str) -> ObservedException:
         return tx.error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
@@ -312,10 +312,10 @@ class ObjectValue(SymbolicValue):
 
     def use_namespace(self, value: SymbolicValue) -> None:
         """Make another dictionary the object's `__dict__`."""
-        found = attributes_of(value)
-        if found is None:
+        attributes = attributes_of(value)
+        if attributes is None:
             raise graph_break("unknown-operation", f"{value!r} as attributes of {self!r}")
-        self.attributes, self.namespace = found, value
+        self.attributes, self.namespace = attributes, value
 
     def _has_place(self, name: str) -> bool:
         """Whether the object has a dictionary for the attribute."""
@@ -435,23 +435,23 @@ class ObjectValue(SymbolicValue):
 
     def rows(self, tx: Interpreter) -> SymbolicValue:
         """`len(self)`, which may be a symbolic size."""
-        found = tx.force(self._special(tx, "__len__"))
-        if not isinstance(found, SymbolicNumberValue) or not issubclass(found.python_type(), int):
-            return constant(self._checked_length(tx, found))
-        if tx.binary("lt", found, constant(0)).truth(tx):
+        count = tx.force(self._special(tx, "__len__"))
+        if not isinstance(count, SymbolicNumberValue) or not issubclass(count.python_type(), int):
+            return constant(self._checked_length(tx, count))
+        if tx.binary("lt", count, constant(0)).truth(tx):
             raise tx.error(ValueError, "__len__() should return >= 0")
-        return found
+        return count
 
     def length(self, tx: Interpreter) -> int:
         return self._checked_length(tx, self._special(tx, "__len__"))
 
     def _checked_length(self, tx: Interpreter, value: SymbolicValue) -> int:
-        found = python_object(tx, value)
-        if not isinstance(found, int) or found > sys.maxsize:
+        length = python_object(tx, value)
+        if not isinstance(length, int) or length > sys.maxsize:
             raise graph_break("unknown-operation", f"the length of {self!r}")
-        if found < 0:
+        if length < 0:
             raise tx.error(ValueError, "__len__() should return >= 0")
-        return found
+        return length
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         return self._special(tx, "__getitem__", key)
@@ -480,11 +480,11 @@ class ObjectValue(SymbolicValue):
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         if self._defined(tx, "__iter__") is not MISSING:
-            made = tx.force(self._special(tx, "__iter__"))
-            if not hasattr(made.python_type(), "__next__"):
-                kind = made.python_type().__name__
+            iterator = tx.force(self._special(tx, "__iter__"))
+            if not hasattr(iterator.python_type(), "__next__"):
+                kind = iterator.python_type().__name__
                 raise tx.error(TypeError, f"iter() returned non-iterator of type '{kind}'")
-            return made
+            return iterator
         if type_lookup(self.cls, "__getitem__") is MISSING:
             raise tx.error(TypeError, f"'{self.cls.__name__}' object is not iterable")
         return LazyIterator(type(iter([])), lambda: self._index_until_error(tx))
@@ -512,7 +512,7 @@ class ObjectValue(SymbolicValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         names = [reflected_method(op)] if reflected else [
-            method_name(one) for one in dict.fromkeys((op, plain_operator(op)))]
+            method_name(operator_name) for operator_name in dict.fromkeys((op, plain_operator(op)))]
         for name in names:
             attribute = self._defined(tx, name)
             if attribute is MISSING or attribute in _DEFAULT_COMPARISONS:
@@ -594,8 +594,8 @@ class ObjectValue(SymbolicValue):
         base: Any = container_base(self.cls)
         maker = emit.constant(self.cls.__new__ if base is object and _is_c_made(self.cls)
                               else base.__new__)
-        given = f", {emit.value(self.contents)}" if base in PLAIN else ""  # type: ignore[arg-type]
-        name = emit.bind(self, f"{maker}({emit.constant(self.cls)}{given})")
+        contents = f", {emit.value(self.contents)}" if base in PLAIN else ""  # type: ignore[arg-type]
+        name = emit.bind(self, f"{maker}({emit.constant(self.cls)}{contents})")
         emit.later(lambda: self._fill_all(emit, name, base))
         return name
 
@@ -621,15 +621,16 @@ class ObjectValue(SymbolicValue):
                      else self.contents.entries.values())
             emit.line(f"{adder}({name}, [{', '.join(emit.value(i) for i in items)}])")
         elif isinstance(self.contents, DequeValue):
-            given = ", ".join(emit.value(item) for item in self.contents.items)
-            emit.line(f"{emit.constant(deque)}.__init__({name}, [{given}], {self.contents.maxlen})")
+            values = ", ".join(emit.value(item) for item in self.contents.items)
+            initialise = f"{emit.constant(deque)}.__init__"
+            emit.line(f"{initialise}({name}, [{values}], {self.contents.maxlen})")
 
 
 def attributes_of(value: SymbolicValue) -> DictValue | None:
     """The items of an object that is assigned to `__dict__`: a dictionary or an instance of a
     subclass."""
-    found = value.contents if isinstance(value, ObjectValue) else value
-    return found if isinstance(found, DictValue) else None
+    contents = value.contents if isinstance(value, ObjectValue) else value
+    return contents if isinstance(contents, DictValue) else None
 
 
 _DEFAULT_COMPARISONS = tuple(vars(object)[method_name(op)] for op in COMPARISONS)
@@ -658,7 +659,7 @@ _OWN_NAMES: Final = frozenset({"__weakref__", "__orig_bases__", "__parameters__"
 def _keeps_protocols(cls: type, base: Any) -> bool:
     """Whether the class defines no special method that C functions may call on an instance."""
     derived = cls.__mro__[:cls.__mro__.index(base)]
-    names = {name for one in derived for name in vars(one) if name.startswith("__")}
+    names = {name for base_class in derived for name in vars(base_class) if name.startswith("__")}
     return all(name not in dir(base) and name in _OWN_NAMES for name in names - _MAKING)
 
 

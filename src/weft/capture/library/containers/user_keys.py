@@ -33,12 +33,12 @@ def user_key(tx: Interpreter, value: ObjectValue) -> UserKey:
     number = _without_effects(tx, [value], lambda: hasher.call(tx, [], {}))
     if isinstance(number, RunTimeNumber):  # made of the address of an object made inside
         return UserKey(tx, value, hash(number.dict_key(tx)), exact=False)
-    found = python_object(tx, number)
-    if found is MISSING:
+    hashed = python_object(tx, number)
+    if hashed is MISSING:
         raise graph_break("unknown-operation", f"a hash that is {number!r}")
-    if not isinstance(found, int):
+    if not isinstance(hashed, int):
         raise tx.error(TypeError, "__hash__ method should return an integer")
-    return UserKey(tx, value, found, exact=True)
+    return UserKey(tx, value, hashed, exact=True)
 
 
 def _without_effects(tx: Interpreter, values: list[ObjectValue], call: Callable[[], T]) -> T:
@@ -100,5 +100,5 @@ def has_real_hash(key: object) -> bool:
 
 def is_compared_by_code(cls: type) -> bool:
     """Whether the program defines the equality or the hash of the class's instances in Python."""
-    found = (getattr(cls, name, None) for name in ("__eq__", "__hash__"))
-    return any(isinstance(one, FunctionType) and not is_library(one.__module__) for one in found)
+    methods = (getattr(cls, name, None) for name in ("__eq__", "__hash__"))
+    return any(isinstance(m, FunctionType) and not is_library(m.__module__) for m in methods)

@@ -56,9 +56,9 @@ class Memo(DictValue):
         return known[1]
 
     def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
-        found = super().lookup(tx, key)
-        if found is not None:
-            return found
+        known = super().lookup(tx, key)
+        if known is not None:
+            return known
         for value, copy in self._copies.values():
             obj = value.real()
             if copy is not _UNDER_WAY and (key == id(obj) if obj is not MISSING else (

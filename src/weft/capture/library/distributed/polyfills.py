@@ -67,8 +67,8 @@ def _all_to_all_single(output: Any, input: Any, output_split_sizes: Any = None,
     group = group or dist.group.WORLD
     n = group.size()
     taken = output_split_sizes or [output.size(0) // n] * n
-    given = input_split_sizes or [input.size(0) // n] * n
-    output.copy_(_received("all_to_all_single", input, taken, given, group.group_name))
+    sent = input_split_sizes or [input.size(0) // n] * n
+    output.copy_(_received("all_to_all_single", input, taken, sent, group.group_name))
 
 
 FORMS: Final[dict[str, Callable[..., None]]] = {

@@ -61,23 +61,23 @@ def _register(original: Any, polyfill: Any) -> None:
         home = tx.frame and tx.frame.globals.original.get("__name__")
         if home == "torch.distributed.fsdp._flat_param":
             raise graph_break("state", f"{original.__name__} into memory that was allocated anew")
-        given = parameters.bind(*args, **kwargs).arguments
-        if given.pop("async_op", constant(False)).constant():
+        arguments = parameters.bind(*args, **kwargs).arguments
+        if arguments.pop("async_op", constant(False)).constant():
             raise graph_break("unknown-operation", f"{original.__name__} with async_op")
-        if "op" in given:
-            given["op"] = constant(_reduction(tx, given["op"]))
-        if "group" in given and is_none(given["group"]):
-            del given["group"]
+        if "op" in arguments:
+            arguments["op"] = constant(_reduction(tx, arguments["op"]))
+        if "group" in arguments and is_none(arguments["group"]):
+            del arguments["group"]
         functional_collectives()
-        return interpret(tx, [], given)
+        return interpret(tx, [], arguments)
 
 
 def _reduction(tx: Interpreter, operation: SymbolicValue) -> str:
-    found = tx.force(operation).real()
-    name = str(getattr(found, "name", "")).lower()
-    if found is MISSING or name not in polyfills.REDUCTIONS:
+    obj = tx.force(operation).real()
+    name = str(getattr(obj, "name", "")).lower()
+    if obj is MISSING or name not in polyfills.REDUCTIONS:
         raise graph_break("unknown-operation", f"a collective that reduces by {operation!r}")
-    tx.guards.identity(operation.source, found)
+    tx.guards.identity(operation.source, obj)
     return name
 
 

@@ -54,15 +54,15 @@ class ExceptionValue(ObjectValue):
 
     def link(self, tx: Interpreter, name: str) -> SymbolicValue:
         """`__cause__`, `__context__` or `__suppress_context__`."""
-        found = self.known.get(name)
-        if found is None:
-            found = _LINKS[name]
+        linked = self.known.get(name)
+        if linked is None:
+            linked = _LINKS[name]
             if name == "__context__" and self._has_outer_context():
                 nothing_handled_outside(tx)
             if self.source is not None:
-                found = tx.wrap(getattr(self.original, name), self.source.attribute(name))
-            self.known[name] = found
-        return found
+                linked = tx.wrap(getattr(self.original, name), self.source.attribute(name))
+            self.known[name] = linked
+        return linked
 
     def set_link(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         """Set one of them; setting a cause suppresses the context."""
@@ -134,12 +134,12 @@ class ExceptionValue(ObjectValue):
             type_lookup(self.cls, "__new__"), (staticmethod, types.FunctionType))
         if MISSING in objects or own or self.source is not None:
             raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
-        made = evaluate(tx, lambda: self.cls(*objects))
-        kind: type = type(made)
+        exception = evaluate(tx, lambda: self.cls(*objects))
+        kind: type = type(exception)
         self.cls = kind
-        self.args = [tx.wrap_new(arg) for arg in made.args]
-        self.fields = {name: tx.wrap_new(getattr(made, name)) for name in sorted(_fields(kind))
-                       if getattr(made, name, None) is not None}
+        self.args = [tx.wrap_new(arg) for arg in exception.args]
+        self.fields = {name: tx.wrap_new(getattr(exception, name)) for name in sorted(_fields(kind))
+                       if getattr(exception, name, None) is not None}
 
     def _take_group(self, tx: Interpreter, args: list[SymbolicValue],
                     kwargs: dict[str, SymbolicValue]) -> None:
@@ -148,7 +148,7 @@ class ExceptionValue(ObjectValue):
         plain = (len(args) == 2 and not (kwargs or own) and self.source is None
                  and args[0].python_type() is str and args[1].python_type() in (list, tuple))
         members = tx.unpack(args[1]) if plain else []
-        kinds = [self.cls, *(one.python_type() for one in members)]
+        kinds = [self.cls, *(member.python_type() for member in members)]
         if not members or not all(issubclass(kind, Exception) for kind in kinds):
             raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
         self.args = args
@@ -183,10 +183,10 @@ class ExceptionValue(ObjectValue):
         known = self.original is MISSING and MISSING not in (*objects, *fields.values())
         if not known or _has_own_init(self.cls):
             raise graph_break("unknown-operation", f"{what} of a {self.cls.__name__}")
-        made = self.cls(*objects)
+        copy = self.cls(*objects)
         for name, field in fields.items():
-            setattr(made, name, field)
-        return made
+            setattr(copy, name, field)
+        return copy
 
     def text(self, tx: Interpreter) -> SymbolicValue | None:
         """`str` of an exception whose C type writes other attributes than `args`; else None."""
@@ -416,10 +416,10 @@ def stop_iteration_error(tx: Interpreter, error: SymbolicValue) -> SymbolicValue
     """The RuntimeError that leaves a generator whose body raises StopIteration (PEP 479)."""
     if not issubclass(error.python_type(), StopIteration):
         return error
-    made = new_exception(RuntimeError, [tx.wrap_new("generator raised StopIteration")])
-    made.set_link(tx, "__cause__", error)
-    made.set_link(tx, "__context__", error)
-    return made
+    runtime_error = new_exception(RuntimeError, [tx.wrap_new("generator raised StopIteration")])
+    runtime_error.set_link(tx, "__cause__", error)
+    runtime_error.set_link(tx, "__context__", error)
+    return runtime_error
 
 
 def link_context(tx: Interpreter, value: SymbolicValue, handled: SymbolicValue | None) -> None:

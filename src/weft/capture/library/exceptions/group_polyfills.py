@@ -35,10 +35,10 @@ def prepare_reraise(error: Any, raised: list[Any]) -> Any:
         return raised[0] if raised else None
     new: list[Any] = []
     again: list[Any] = []
-    for one in raised:
-        if one is not None:
-            (again if _is_part(one, error) else new).append(one)
-    leaves = [leaf for one in again for leaf in _leaves(one)]
+    for e in raised:
+        if e is not None:
+            (again if _is_part(e, error) else new).append(e)
+    leaves = [leaf for e in again for leaf in _leaves(e)]
     rest = _split(error, lambda it: any(it is leaf for leaf in leaves))[0] if leaves else None
     if rest is not None:
         new.append(rest)
@@ -47,16 +47,16 @@ def prepare_reraise(error: Any, raised: list[Any]) -> Any:
     return new[0] if len(new) == 1 else ExceptionGroup("", new)
 
 
-def _is_part(one: Any, whole: Any) -> bool:
+def _is_part(error: Any, whole: Any) -> bool:
     """Whether it is (a part of) the handled exception, raised again, and not a new one."""
-    return (one.__traceback__ is whole.__traceback__ and one.__cause__ is whole.__cause__
-            and one.__context__ is whole.__context__)
+    return (error.__traceback__ is whole.__traceback__ and error.__cause__ is whole.__cause__
+            and error.__context__ is whole.__context__)
 
 
 def _leaves(error: Any) -> Iterator[Any]:
     if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
+        for member in error.exceptions:
+            yield from _leaves(member)
     else:
         yield error
 
@@ -91,8 +91,8 @@ def _split(error: Any, test: Callable[[Any], bool]) -> tuple[Any, Any]:
     if not isinstance(error, BaseExceptionGroup):
         return None, error
     matching, rest = [], []
-    for one in error.exceptions:
-        inner = _split(one, test)
+    for member in error.exceptions:
+        inner = _split(member, test)
         if inner[0] is not None:
             matching.append(inner[0])
         if inner[1] is not None:
@@ -104,13 +104,13 @@ def _derive(error: Any, exceptions: list[Any]) -> Any:
     """A group like this one, of some of its exceptions."""
     if not exceptions:
         return None
-    made = error.derive(exceptions)
-    if not isinstance(made, BaseExceptionGroup):
+    group = error.derive(exceptions)
+    if not isinstance(group, BaseExceptionGroup):
         raise TypeError("derive must return an instance of BaseExceptionGroup")
     if error.__traceback__ is not None:
-        made.__traceback__ = error.__traceback__
-    made.__context__ = error.__context__
-    made.__cause__ = error.__cause__
+        group.__traceback__ = error.__traceback__
+    group.__context__ = error.__context__
+    group.__cause__ = error.__cause__
     if hasattr(error, "__notes__"):
-        made.__notes__ = list(error.__notes__)
-    return made
+        group.__notes__ = list(error.__notes__)
+    return group

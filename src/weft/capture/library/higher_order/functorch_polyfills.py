@@ -16,10 +16,10 @@ def gradients(
     zero."""
     used = [i for i, output in enumerate(outputs) if output.requires_grad]
     if not used:
-        return tuple(torch.zeros_like(one) for one in inputs)
-    found = torch.autograd.grad(
+        return tuple(torch.zeros_like(x) for x in inputs)
+    grads = torch.autograd.grad(
         [outputs[i] for i in used], inputs,
         None if grad_outputs is None else [grad_outputs[i] for i in used],
         retain_graph=retain_graph, create_graph=create_graph, allow_unused=True)
-    return tuple(torch.zeros_like(one) if grad is None else grad
-                 for grad, one in zip(found, inputs, strict=True))
+    return tuple(torch.zeros_like(x) if grad is None else grad
+                 for grad, x in zip(grads, inputs, strict=True))

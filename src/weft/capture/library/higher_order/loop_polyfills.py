@@ -47,8 +47,8 @@ def associatively_scanned(
     combine_fn = torch.vmap(combine_fn) if combine_mode == "generic" else combine_fn
 
     def combine(left: list[Any], right: list[Any]) -> list[Any]:
-        made = combine_fn(tree_unflatten(left, spec), tree_unflatten(right, spec))
-        return tree_flatten(made)[0]
+        combined = combine_fn(tree_unflatten(left, spec), tree_unflatten(right, spec))
+        return tree_flatten(combined)[0]
 
     parts = [torch.movedim(leaf, dim, 0) for leaf in leaves]
     parts = [part.flip(0) for part in parts] if reverse else parts

@@ -42,8 +42,8 @@ class ModuleValue(ObjectValue):
 
     def store(self, tx: Interpreter, name: str) -> DictValue | None:
         """One of the dictionaries of parameters, buffers and modules."""
-        found = self.attributes.lookup(tx, name)
-        return found if isinstance(found, DictValue) else None
+        entries = self.attributes.lookup(tx, name)
+        return entries if isinstance(entries, DictValue) else None
 
     def missing_attribute(self, tx: Interpreter, name: str, error: ObservedException
                           ) -> SymbolicValue:
@@ -51,9 +51,9 @@ class ModuleValue(ObjectValue):
             return super().missing_attribute(tx, name, error)
         for store_name in _STORES:
             store = self.store(tx, store_name)
-            found = store.lookup(tx, name) if store is not None else None
-            if found is not None:
-                return found
+            attribute = store.lookup(tx, name) if store is not None else None
+            if attribute is not None:
+                return attribute
         raise error
 
     def generic_getattr(self, tx: Interpreter, name: str, fallback: bool = True) -> SymbolicValue:
@@ -85,7 +85,7 @@ class ModuleValue(ObjectValue):
         library = tx.globals_of(vars(torch_module))
         hooks = (*(library.lookup(tx, name) for name in _GLOBAL_HOOKS),
                  *(self.attributes.lookup(tx, name) for name in _HOOKS))
-        return any(isinstance(one, DictValue) and one.length(tx) for one in hooks)
+        return any(isinstance(table, DictValue) and table.length(tx) for table in hooks)
 
     def _full_call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         tx.direct_call = False
@@ -140,9 +140,9 @@ class PythonModuleValue(SymbolicValue):
             return tx.globals_of(self.module.__dict__)
         if type(self.module) is types.ModuleType and name not in _VOLATILE:
             namespace = tx.globals_of(self.module.__dict__)
-            found = namespace.lookup(tx, name)
-            if found is not None:
-                return found
+            attribute = namespace.lookup(tx, name)
+            if attribute is not None:
+                return attribute
             if name in self.module.__dict__:
                 raise graph_break("unknown-operation", f"reading {name} of {self!r}, deleted")
             if namespace.source is not None:
@@ -160,8 +160,8 @@ class PythonModuleValue(SymbolicValue):
         method."""
         cls = type(self.module)
         attribute = MISSING if cls is types.ModuleType else type_lookup(cls, name)
-        found = MISSING if attribute is MISSING else type_lookup(type(attribute), method)
-        return (attribute, found) if isinstance(found, types.FunctionType) else None
+        accessor = MISSING if attribute is MISSING else type_lookup(type(attribute), method)
+        return (attribute, accessor) if isinstance(accessor, types.FunctionType) else None
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         described = self._own_descriptor(name, "__set__")

@@ -21,4 +21,4 @@ def init_handle(self: Any, hooks_dict: Any, *, extra_dict: Any = None) -> None:
     self.hooks_dict_ref = weakref.ref(hooks_dict)
     self.id = next_handle()
     self.extra_dict_ref = tuple(
-        weakref.ref(one) for one in ([extra] if isinstance(extra, dict) else extra))
+        weakref.ref(hooks) for hooks in ([extra] if isinstance(extra, dict) else extra))

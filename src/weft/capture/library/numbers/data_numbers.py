@@ -111,8 +111,8 @@ def _float_condition(tx: Interpreter, condition: FloatRelation, number: Number) 
     function = _FLOAT_COMPARE.get(condition.op)
     if function is None:
         raise graph_break("data-dependent-value", f"the condition {condition!r}")
-    made = _apply(tx, function, number(condition.left), number(condition.right))
-    return _apply(tx, torch.sym_not, made) if condition.negated else made
+    outcome = _apply(tx, function, number(condition.left), number(condition.right))
+    return _apply(tx, torch.sym_not, outcome) if condition.negated else outcome
 
 
 def _apply(tx: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
@@ -127,13 +127,13 @@ def note_checks(tx: Interpreter, number: Number) -> None:
     """Add checks to the graph for what operators required of data since the last call."""
     asserts = tx.shapes.asserts
     while tx.data.n_checked < len(asserts):
-        one = asserts[tx.data.n_checked]
+        guard = asserts[tx.data.n_checked]
         tx.data.n_checked += 1
-        text = python_text(one.condition)
-        if one.assumed:
-            add_check(tx, one.condition, f"expected of data: {text}", number, hold_expected)
+        text = python_text(guard.condition)
+        if guard.assumed:
+            add_check(tx, guard.condition, f"expected of data: {text}", number, hold_expected)
         else:
-            add_check(tx, one.condition, f"an operator needs {text}", number)
+            add_check(tx, guard.condition, f"an operator needs {text}", number)
 
 
 def add_check(

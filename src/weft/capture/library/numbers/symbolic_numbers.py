@@ -156,8 +156,8 @@ class SymbolicNumberValue(SymbolicValue):
         if name in ("__int__", "__trunc__") and _is_float_of_data(self.example):
             return int_of_data(tx, self)
         if function is not None and not args and _has_method(self.example, name):
-            made = tx.wrap_new(evaluate(tx, lambda: function(self.example)))
-            return made if name in _CONVERSIONS else self._of_kind(made, self.numpy_type)
+            result = tx.wrap_new(evaluate(tx, lambda: function(self.example)))
+            return result if name in _CONVERSIONS else self._of_kind(result, self.numpy_type)
         rounded = self._rounded_to(tx, args) if name == "__round__" else None
         if rounded is not None:
             return self._of_kind(rounded, self.numpy_type)
@@ -204,20 +204,20 @@ class SymbolicNumberValue(SymbolicValue):
         """An operation on floats that is not defined for all numbers."""
         if kind is not None and not is_certain(op, *map(number_of, pair)):
             return None  # NumPy warns
-        made = float_operation(tx, op, *pair)
-        if made is None:  # Python says what is wrong, or computes a complex number
+        result = float_operation(tx, op, *pair)
+        if result is None:  # Python says what is wrong, or computes a complex number
             return tx.binary(op, *(constant(tx.wrap_new(n).constant()) for n in pair))
-        return self._of_kind(made, kind)
+        return self._of_kind(result, kind)
 
     @staticmethod
     def _of_kind(value: SymbolicValue, kind: type | None) -> SymbolicValue:
         """The result of an operation with an operand of that NumPy type (or None)."""
         if kind is None:
             return value
-        made = NUMPY_KINDS[value.python_type()]
+        numpy_type = NUMPY_KINDS[value.python_type()]
         if isinstance(value, SymbolicNumberValue):
-            return SymbolicNumberValue(value.tx, value.example, kind=made)
-        return ConstantValue(made(value.constant()))
+            return SymbolicNumberValue(value.tx, value.example, kind=numpy_type)
+        return ConstantValue(numpy_type(value.constant()))
 
     def proxy(self, tx: Interpreter) -> Any:
         if not isinstance(self.example, torch.SymBool):
@@ -418,7 +418,7 @@ def _inheriting(value: SymbolicValue, op: str) -> int | float | None:
     names = COMPARISONS if name in COMPARISONS else (name, f"r{name}")
     methods = [(getattr(kind, f"__{each}__", None), getattr(base, f"__{each}__", None))
                for each in names]
-    same = all(found is own is not None for found, own in methods)
+    same = all(method is own is not None for method, own in methods)
     return base(value.value) if same else None
 
 
@@ -582,8 +582,8 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if not changes and declared is None:
         return None
     tx.guards.add(source, "type_is", type(obj))
-    made = _float(tx, obj, source) if type(obj) is float else _integer(tx, obj, source, declared)
-    value = tx.numbers.values[source] = SymbolicNumberValue(tx, made, source)
+    number = _float(tx, obj, source) if type(obj) is float else _integer(tx, obj, source, declared)
+    value = tx.numbers.values[source] = SymbolicNumberValue(tx, number, source)
     return value
 
 
@@ -600,22 +600,22 @@ def _float(tx: Interpreter, obj: float, source: Source) -> torch.SymFloat:
 def _part(tx: Interpreter, obj: float, source: Source, read: Callable[[float], int]) -> Expr:
     """What `read` returns for the float, as an input: sizes of results may depend on it."""
     place = source.call(read, f"{read.__name__}({source.name})")
-    made = expr_of(tx.shapes.integer(read(obj), place))
-    assert isinstance(made, Expr)
-    tx.builder.keep(number_node(tx, made))
-    return made
+    part = expr_of(tx.shapes.integer(read(obj), place))
+    assert isinstance(part, Expr)
+    tx.builder.keep(number_node(tx, part))
+    return part
 
 
 def _integer(tx: Interpreter, obj: int, source: Source, declared: DimRange | None) -> torch.SymInt:
     if declared is None:
         return tx.shapes.integer(obj, source)
     hi = INF if declared.max is None else declared.max
-    made = tx.shapes.integer(obj, source, lo=declared.min, hi=hi, dim=declared.dim)
+    size = tx.shapes.integer(obj, source, lo=declared.min, hi=hi, dim=declared.dim)
     if declared.strict:
-        number = expr_of(made)
+        number = expr_of(size)
         assert isinstance(number, Expr)
         tx.shapes.marked.add(number)
-    return made
+    return size
 
 
 _IN_ONE: Final = 16

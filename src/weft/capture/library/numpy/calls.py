@@ -43,8 +43,8 @@ def tensor_of(array: Any) -> torch.Tensor | None:
 
 def torch_dtype(dtype: Any) -> torch.dtype | None:
     """The torch dtype of whatever NumPy accepts as a dtype, or None."""
-    found = getattr(torch, numpy.dtype(dtype).name, None)
-    return found if isinstance(found, torch.dtype) else None
+    candidate = getattr(torch, numpy.dtype(dtype).name, None)
+    return candidate if isinstance(candidate, torch.dtype) else None
 
 
 def numpy_dtype(dtype: torch.dtype) -> Any:
@@ -131,8 +131,8 @@ def operation(path: str) -> Callable[..., Any]:
 def ufunc_of(path: str) -> numpy.ufunc | None:
     """The element-wise function of NumPy that an operation is."""
     family, _, name = path.rpartition(".")
-    found = getattr(numpy, _UFUNCS.get(name, "") if family == "operator" else name, None)
-    return found if family in ("", "operator") and isinstance(found, numpy.ufunc) else None
+    candidate = getattr(numpy, _UFUNCS.get(name, "") if family == "operator" else name, None)
+    return candidate if family in ("", "operator") and isinstance(candidate, numpy.ufunc) else None
 
 
 def _in_loop_types(ufunc: numpy.ufunc, args: tuple[Any, ...]
@@ -141,9 +141,9 @@ def _in_loop_types(ufunc: numpy.ufunc, args: tuple[Any, ...]
     kinds = tuple(arg.dtype if isinstance(arg, torch.Tensor) else type(arg)
                   for arg in args[:ufunc.nin])
     wanted = _loop_types(ufunc, kinds)
-    given = [_in_type(arg, _WIDER.get(dtype, dtype))
-             for arg, dtype in zip(args, wanted[:ufunc.nin], strict=False)]
-    return (*given, *args[len(given):]), wanted[ufunc.nin:]
+    operands = [_in_type(arg, _WIDER.get(dtype, dtype))
+                for arg, dtype in zip(args, wanted[:ufunc.nin], strict=False)]
+    return (*operands, *args[len(operands):]), wanted[ufunc.nin:]
 
 
 def _in_type(operand: Any, dtype: torch.dtype) -> Any:
@@ -161,15 +161,15 @@ _WIDER: Final = {torch.float16: torch.float32}
 def _loop_types(ufunc: numpy.ufunc, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     """The types of a function's operands and results, or none if capture and NumPy do not know
     them."""
-    given: Any = tuple(numpy_dtype(kind) if isinstance(kind, torch.dtype) else _WEAK.get(kind)
+    dtypes: Any = tuple(numpy_dtype(kind) if isinstance(kind, torch.dtype) else _WEAK.get(kind)
                   for kind in kinds)
-    if len(given) != ufunc.nin or any(kind is None for kind in given):  # (float64 equals None)
+    if len(dtypes) != ufunc.nin or any(kind is None for kind in dtypes):  # (float64 equals None)
         return ()
     try:
-        found = ufunc.resolve_dtypes((*given, *(None,) * ufunc.nout))
+        resolved = ufunc.resolve_dtypes((*dtypes, *(None,) * ufunc.nout))
     except TypeError:
         return ()
-    types = tuple(map(torch_dtype, found))
+    types = tuple(map(torch_dtype, resolved))
     return () if None in types else types
 
 

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 class CopiedView:
     """A result that is a view in NumPy and a copy in the graph, such as a reversed array."""
 
-    def __init__(self, step: int, taken: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+    def __init__(self, step: int, taken: list[torch.Tensor], copies: list[torch.Tensor]) -> None:
         self.step = step
-        self._taken, self._made = taken, made
+        self._taken, self._copies = taken, copies
         self._versions = self._now()
 
     def _now(self) -> list[int]:
-        return [version_of(one) for one in (*self._taken, *self._made)]
+        return [version_of(tensor) for tensor in (*self._taken, *self._copies)]
 
     def _differs(self, nodes: Iterable[fx.Node]) -> bool:
         """Whether the copy is written to, or used after a write to what it is a copy of."""
-        taken, made, stale = storages(self._taken), storages(self._made), False
+        taken, copies, stale = storages(self._taken), storages(self._copies), False
         for node in itertools.dropwhile(
                 lambda node: not storages([node.meta.get("example_value")]) & made, nodes):
             given = [storages([one.meta.get("example_value")]) for one in node.all_input_nodes]
@@ -58,13 +58,13 @@ class CopiedView:
         if self._now() != self._versions and self._differs(tx.builder.graph.nodes):
             return True
         left = storages(node.meta.get("example_value") for node in emit.outputs)
-        before = storages(one.node.meta.get("example_value") for one in tx.builder.inputs)
-        return bool(storages(self._made) & left and storages(self._taken) & (left | before))
+        before = storages(read.node.meta.get("example_value") for read in tx.builder.inputs)
+        return bool(storages(self._copies) & left and storages(self._taken) & (left | before))
 
 
-def note_copy(tx: Interpreter, args: Args, made: list[torch.Tensor]) -> None:
+def note_copy(tx: Interpreter, args: Args, results: list[torch.Tensor]) -> None:
     """Record that an operation made copies where NumPy makes views."""
     taken = [a.example for a in args if isinstance(a, TensorValue)]
-    copies = [one for one in made if not storages([one]) <= storages(taken)]
+    copies = [result for result in results if not storages([result]) <= storages(taken)]
     if copies:
         tx.early_ends.copied_views.append(CopiedView(tx.breaking_step(), taken, copies))

@@ -56,9 +56,9 @@ class Memory(SymbolicValue):
         """Hand the memory over to the graph: each array becomes a view of one tensor."""
         tensor = contents(tx, self.base)
         if tensor.source is not None:  # the same in each call
-            made = record(tx, "clone", [tensor])
-            assert isinstance(made, TensorValue)
-            tensor = made
+            clone = record(tx, "clone", [tensor])
+            assert isinstance(clone, TensorValue)
+            tensor = clone
         self.shared = tensor
         for array in self.views:
             array.set_tensor(self._view(tx, tensor, array.known))
@@ -101,8 +101,8 @@ def rebuilt(emit: Emitter, memory: Memory, array: numpy.ndarray[Any, Any], value
     if array is memory.base:
         return text
     start = _layout(array)[0] - _layout(memory.base)[0]
-    given = f"{array.shape}, {emit.constant(array.dtype)}, {text}, {start}, {array.strides}"
-    name = emit.bind(value, f"{emit.constant(numpy.ndarray)}({given})")
+    layout = f"{array.shape}, {emit.constant(array.dtype)}, {text}, {start}, {array.strides}"
+    name = emit.bind(value, f"{emit.constant(numpy.ndarray)}({layout})")
     if not array.flags.writeable:
         emit.line(f"{name}.setflags(write=False)")
     return name
@@ -116,9 +116,9 @@ def contents(tx: Interpreter, array: numpy.ndarray[Any, Any]) -> TensorValue:
         if copy is not None:
             options["dtype"] = constant(copy.dtype)
             number = constant(array.flat[0].item())
-            made = record(tx, torch.full, [tx.wrap_new(array.shape), number], options)
-            assert isinstance(made, TensorValue)
-            return made
+            filled = record(tx, torch.full, [tx.wrap_new(array.shape), number], options)
+            assert isinstance(filled, TensorValue)
+            return filled
     with without_functorch_levels():
         tensor = tensor_of(array.copy("K"))
     if tensor is None:
@@ -145,19 +145,19 @@ def evaluated(tx: Interpreter, function: Callable[..., Any], args: Args, kwargs:
     if known is None:
         return None
     objects, named = known
-    borrowed = [one for one in instances(numpy.ndarray, [objects, named]) if not _is_owned(tx, one)]
-    before = [one.tobytes() for one in borrowed]
+    borrowed = [a for a in instances(numpy.ndarray, [objects, named]) if not _is_owned(tx, a)]
+    before = [a.tobytes() for a in borrowed]
     result = evaluate(tx, lambda: _call_quietly(function, objects, named))
-    if [one.tobytes() for one in borrowed] != before:
+    if [a.tobytes() for a in borrowed] != before:
         return None
-    for value, given in zip((*args, *kwargs.values()), (*objects, *named.values()), strict=True):
-        if given is result and type(given) is numpy.ndarray and not _is_among(given, borrowed):
+    for value, obj in zip((*args, *kwargs.values()), (*objects, *named.values()), strict=True):
+        if obj is result and type(obj) is numpy.ndarray and not _is_among(obj, borrowed):
             return tx.force(value)
     if hasattr(type(result), "__next__"):
         raise graph_break("unknown-value", f"a {type(result).__name__}")
-    made = list(instances(numpy.ndarray, result))
-    shares = any(numpy.may_share_memory(a, b) for a in made for b in borrowed)
-    if shares or sum(one.size for one in made) > _LARGEST:
+    arrays = list(instances(numpy.ndarray, result))
+    shares = any(numpy.may_share_memory(a, b) for a in arrays for b in borrowed)
+    if shares or sum(a.size for a in arrays) > _LARGEST:
         return None
     return tx.wrap_new(result)
 

@@ -74,17 +74,17 @@ class Blank:
         chosen = self._extremes() if numbers is _EXTREMES else numpy.array(numbers)
         memory = numpy.resize(chosen.astype(self.dtype), size)
         steps = [step * memory.itemsize for step in self.strides]
-        made = numpy.lib.stride_tricks.as_strided(memory, self.shape, steps)
+        array = numpy.lib.stride_tricks.as_strided(memory, self.shape, steps)
         if not self.writeable:
-            made.setflags(write=False)
-        return made[()] if self.scalar else made
+            array.setflags(write=False)
+        return array[()] if self.scalar else array
 
     def _extremes(self) -> Any:
         """The largest and the least numbers, whose sums and products need more bits: in an order in
         which two of one sign come first in rows and columns (squares modulo 7), and end near 0."""
         limits = numpy.iinfo(self.dtype) if self.dtype.kind in "iu" else numpy.finfo(self.dtype)
-        most, least, one = limits.max, limits.min, self.dtype.type(1)
-        numbers = [3, most, most - one, least, most, least + one, least]
+        most, least, unit = limits.max, limits.min, self.dtype.type(1)
+        numbers = [3, most, most - unit, least, most, least + unit, least]
         return numpy.array(numbers, dtype=self.dtype)
 
     def within(self, most: int, sizes: int = _SMALLER) -> Blank:
@@ -140,15 +140,15 @@ def _frozen(value: Any) -> Any:
 def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None:
     with numpy.errstate(all="ignore"), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        given, result = _first_result(path, args, kwargs)
+        inputs, result = _first_result(path, args, kwargs)
         if isinstance(result, numpy.linalg.LinAlgError):  # of these numbers: nothing was learned
             return None
         if isinstance(result, Exception):  # it comes again where the program runs
             return Tried(None, False, -1, False)
-        shares = any(numpy.may_share_memory(one, other)
-                     for one in instances(numpy.ndarray, result)
-                     for other in instances(numpy.ndarray, given))
-        argument = next((at for at, one in enumerate(given[0]) if one is result), -1) if (
+        shares = any(numpy.may_share_memory(a, b)
+                     for a in instances(numpy.ndarray, result)
+                     for b in instances(numpy.ndarray, inputs))
+        argument = next((at for at, a in enumerate(inputs[0]) if a is result), -1) if (
             isinstance(result, numpy.ndarray)) else -1
         return Tried(_blanks(result), shares, argument,
                      all(_agrees(path, args, kwargs, s) for s in _samples(path, args, kwargs)))
@@ -174,9 +174,9 @@ def _are_sizes(path: str, args: list[Any], kwargs: dict[str, Any]) -> bool:
     memory, or be written past (`bincount`)."""
 
     def outcome(number: int, most: int) -> Any:
-        given = _fill((args, kwargs), lambda blank: blank.within(most, _FEW).filled(
+        inputs = _fill((args, kwargs), lambda blank: blank.within(most, _FEW).filled(
             (number if blank.dtype.kind in "iu" else 1,)))
-        return _outcome(numpy_function(path), *given)
+        return _outcome(numpy_function(path), *inputs)
 
     most = 1
     if isinstance(few := outcome(1, most), Exception):  # other arguments are about the real sizes
@@ -194,13 +194,13 @@ def _shapes(result: Any) -> Any:
 def _first_result(path: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Arguments full of ones (or else identity matrices), and what the function returns or
     raises."""
-    given = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled((1,)))
-    result = _outcome(numpy_function(path), *given)
+    inputs = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled((1,)))
+    result = _outcome(numpy_function(path), *inputs)
     if isinstance(result, numpy.linalg.LinAlgError):
-        given = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled(
+        inputs = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled(
             (1, *[0] * (blank.shape or (0,))[-1])))
-        result = _outcome(numpy_function(path), *given)
-    return given, result
+        result = _outcome(numpy_function(path), *inputs)
+    return inputs, result
 
 
 def _agrees(path: str, args: list[Any], kwargs: dict[str, Any], sample: dict[str, Any]) -> bool:
@@ -209,8 +209,8 @@ def _agrees(path: str, args: list[Any], kwargs: dict[str, Any], sample: dict[str
     def varied(blank: Blank) -> Any:
         return blank.within(_LARGEST_COMPARED).filled(sample.get(blank.dtype.kind, (1,)))
 
-    given, copies = _fill((args, kwargs), varied), _fill((args, kwargs), varied)
-    for values in (given[0], copies[0]) if path in _SORTED else ():
+    inputs, copies = _fill((args, kwargs), varied), _fill((args, kwargs), varied)
+    for values in (inputs[0], copies[0]) if path in _SORTED else ():
         values[_SORTED[path]] = numpy.sort(values[_SORTED[path]])
     if path.startswith("empty"):
         return True
@@ -218,11 +218,11 @@ def _agrees(path: str, args: list[Any], kwargs: dict[str, Any], sample: dict[str
         operands, named = _as_operands(copies)
     except TypeError:  # of no type that tensors have
         return False
-    wanted = _outcome(numpy_function(path), *given)
-    found = _outcome(operation(path), operands, named)
-    if isinstance(wanted, Exception) or isinstance(found, Exception):
-        return isinstance(wanted, Exception) and isinstance(found, Exception)
-    return _same(wanted, found) and _same(given, (operands, named))
+    wanted = _outcome(numpy_function(path), *inputs)
+    computed = _outcome(operation(path), operands, named)
+    if isinstance(wanted, Exception) or isinstance(computed, Exception):
+        return isinstance(wanted, Exception) and isinstance(computed, Exception)
+    return _same(wanted, computed) and _same(inputs, (operands, named))
 
 
 def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -287,24 +287,24 @@ def instances(kind: type[_T], value: Any) -> Iterator[_T]:
         yield from instances(kind, list(value.values()))
 
 
-def _same(wanted: Any, found: Any) -> bool:
+def _same(wanted: Any, ours: Any) -> bool:
     """Whether the emulation's result is NumPy's, after conversion to NumPy's type."""
-    if isinstance(found, torch.Tensor):
+    if isinstance(ours, torch.Tensor):
         if not isinstance(wanted, (numpy.ndarray, numpy.generic)):
             return False
-        numbers = found.resolve_conj().resolve_neg().numpy().astype(wanted.dtype)
-        if wanted.dtype.kind in "fc" and not (found.is_floating_point() or found.is_complex()):
+        numbers = ours.resolve_conj().resolve_neg().numpy().astype(wanted.dtype)
+        if wanted.dtype.kind in "fc" and not (ours.is_floating_point() or ours.is_complex()):
             return False  # rounded, for other numbers
         real = wanted.real.dtype
         loose = 64 * float(numpy.finfo(real).eps) if real.kind == "f" else 0.0
         return numbers.shape == wanted.shape and (
             numpy.array_equal(wanted, numbers)  # faster, and enough for most
             or numpy.allclose(wanted, numbers, rtol=loose, atol=loose, equal_nan=True))
-    if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
-        return len(wanted) == len(found) and all(map(_same, wanted, found))
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return all(_same(wanted[name], found[name]) for name in wanted)
+    if isinstance(wanted, (list, tuple)) and isinstance(ours, (list, tuple)):
+        return len(wanted) == len(ours) and all(map(_same, wanted, ours))
+    if isinstance(wanted, dict) and isinstance(ours, dict):
+        return all(_same(wanted[name], ours[name]) for name in wanted)
     kinds = (numpy.ndarray, numpy.generic, list, tuple)
     if isinstance(wanted, (type, numpy.dtype, slice)):
         return True
-    return not isinstance(wanted, kinds) and bool(wanted == found or wanted != wanted)
+    return not isinstance(wanted, kinds) and bool(wanted == ours or wanted != wanted)

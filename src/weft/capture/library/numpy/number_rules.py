@@ -36,12 +36,12 @@ def of_numbers(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sy
     compute = _FUNCTIONS.get(function)
     if compute is None or kwargs or not args:
         return None
-    given = [_numbers(tx, tx.force(arg)) for arg in args]
-    flat = [n for part in given for n in (part if isinstance(part, list) else [part])]
+    operands = [_numbers(tx, tx.force(arg)) for arg in args]
+    flat = [n for part in operands for n in (part if isinstance(part, list) else [part])]
     if None in flat or not any(isinstance(n, torch.SymInt | torch.SymFloat) for n in flat):
         return None
-    made = evaluate(tx, lambda: compute(*given))
-    return None if made is None else _of_numpy(tx, made)
+    result = evaluate(tx, lambda: compute(*operands))
+    return None if result is None else _of_numpy(tx, result)
 
 
 def _numbers(tx: Interpreter, value: SymbolicValue) -> Any:
@@ -125,6 +125,6 @@ def makes_array_of_size(tx: Interpreter, function: Any, args: Args) -> bool:
     """Whether the function makes an array of a symbolic size."""
     if function not in _SHAPED:
         return False
-    given = [_numbers(tx, tx.force(arg)) for arg in args]
-    flat = [n for part in given for n in (part if isinstance(part, list) else [part])]
+    operands = [_numbers(tx, tx.force(arg)) for arg in args]
+    flat = [n for part in operands for n in (part if isinstance(part, list) else [part])]
     return any(isinstance(n, torch.SymInt) for n in flat)

@@ -26,8 +26,9 @@ def _array(array: Any, dtype: torch.dtype | None = None, copy: Any = True,
     if not isinstance(array, torch.Tensor):
         array = torch.full((), array, dtype=_KINDS[type(array)])
     copies = copy in (True, numpy._CopyMode.ALWAYS)
-    made: torch.Tensor = array.to(array.dtype if dtype is None else dtype, copy=copies)
-    return made.reshape(*[1] * (ndmin - made.dim()), *made.shape) if ndmin > made.dim() else made
+    copied: torch.Tensor = array.to(array.dtype if dtype is None else dtype, copy=copies)
+    missing = ndmin - copied.dim()
+    return copied.reshape(*[1] * missing, *copied.shape) if missing > 0 else copied
 
 
 def _full(shape: Any, value: Any, dtype: torch.dtype | None = None, **options: Any
@@ -65,14 +66,14 @@ def _of_integers(function: Callable[..., Any]) -> Callable[..., Any]:
     """A division that gives 0 where the divisor is 0, as NumPy's of integers do."""
 
     def divide(left: Any, right: Any) -> Any:
-        numbers = [one for one in (left, right) if isinstance(one, torch.Tensor)]
+        numbers = [operand for operand in (left, right) if isinstance(operand, torch.Tensor)]
         if numbers[0].dtype.is_floating_point:
             return function(left, right)
         divisor = torch.as_tensor(right, dtype=numbers[0].dtype)
         by_zero = divisor == 0
-        found = function(torch.as_tensor(left, dtype=numbers[0].dtype),
-                         torch.where(by_zero, 1, divisor))
-        return torch.where(by_zero, 0, found)
+        quotient = function(torch.as_tensor(left, dtype=numbers[0].dtype),
+                            torch.where(by_zero, 1, divisor))
+        return torch.where(by_zero, 0, quotient)
 
     return divide
 
@@ -93,9 +94,9 @@ def _reduction(name: str, combine: str, identity: Any) -> Callable[..., Any]:
         if where is not True:
             start = identity if initial is None else initial
             array = torch.where(where, array, torch.as_tensor(start, dtype=array.dtype))
-        given = {} if dtype is None else {"dtype": dtype}
-        made = operation(name)(array, axis=axis, keepdims=bool(keepdims), **given)
-        return made if initial is None else operation(combine)(made, initial)
+        options = {} if dtype is None else {"dtype": dtype}
+        reduced = operation(name)(array, axis=axis, keepdims=bool(keepdims), **options)
+        return reduced if initial is None else operation(combine)(reduced, initial)
 
     return reduce
 
@@ -109,8 +110,8 @@ def _nan_reduction(name: str, start: Any) -> Callable[..., Any]:
         if not array.is_floating_point():
             return operation(name)(array, **named)
         gone = array.isnan()
-        made = operation(name)(torch.where(gone, start, array), **named)
-        return torch.where(operation("all")(gone, **named), math.nan, made) if start else made
+        reduced = operation(name)(torch.where(gone, start, array), **named)
+        return torch.where(operation("all")(gone, **named), math.nan, reduced) if start else reduced
 
     return reduce
 
@@ -138,8 +139,8 @@ def _nanvar(array: torch.Tensor, axis: Any = None, dtype: Any = None, out: None 
 
 def _by_numpy(name: str, array: torch.Tensor, kth: list[int], dim: int) -> torch.Tensor:
     more = [kth] if kth else []
-    found = getattr(numpy, name)(array.resolve_conj().numpy(), *more, axis=dim)
-    return torch.from_numpy(numpy.ascontiguousarray(found))
+    sorted_array = getattr(numpy, name)(array.resolve_conj().numpy(), *more, axis=dim)
+    return torch.from_numpy(numpy.ascontiguousarray(sorted_array))
 
 
 def _like(dtype: torch.dtype | None, array: torch.Tensor, kth: list[int], dim: int) -> torch.Tensor:
@@ -186,10 +187,10 @@ def _median(array: torch.Tensor, axis: int | None = None, out: None = None,
     half = rows.shape[dim] // 2
     middle = rows.narrow(dim, half - 1 + rows.shape[dim] % 2, 2 - rows.shape[dim] % 2)
     last = rows.narrow(dim, rows.shape[dim] - 1, 1)
-    found = torch.where(last.isnan(), last, middle.mean(dim, keepdim=True))
+    median = torch.where(last.isnan(), last, middle.mean(dim, keepdim=True))
     if keepdims:
-        return found.reshape([1] * rank) if axis is None else found
-    return found.squeeze(dim)
+        return median.reshape([1] * rank) if axis is None else median
+    return median.squeeze(dim)
 
 
 def _quantile(array: torch.Tensor, q: Any, axis: int | None = None, out: None = None,
@@ -203,8 +204,8 @@ def _quantile(array: torch.Tensor, q: Any, axis: int | None = None, out: None = 
     low = at.floor()
     share = (at - low).reshape((*at.shape, *[1] * (rows.dim() - 1))).to(number.dtype)
     first, after = low.long(), at.ceil().long()
-    found = torch.lerp(rows[first], rows[after], share.expand(rows[first].shape))
-    return torch.where(rows[-1].isnan(), rows[-1], found)
+    quantile = torch.lerp(rows[first], rows[after], share.expand(rows[first].shape))
+    return torch.where(rows[-1].isnan(), rows[-1], quantile)
 
 
 def _percentile(array: torch.Tensor, q: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -263,20 +264,20 @@ def _searchsorted(array: torch.Tensor, values: Any, side: str = "left", sorter: 
     kind = torch.promote_types(array.dtype, values.dtype)
     array, values = array.to(kind), values.to(kind)
     missing = array.isnan()
-    found = torch.searchsorted(array.where(~missing, math.inf) if kind.is_floating_point else array,
-                               values.contiguous(), side=side)
+    at = torch.searchsorted(array.where(~missing, math.inf) if kind.is_floating_point else array,
+                            values.contiguous(), side=side)
     numbers = len(array) - missing.sum()
     last = len(array) if side == "right" else numbers
-    return torch.where(values.isnan(), last, found.clamp(max=numbers))
+    return torch.where(values.isnan(), last, at.clamp(max=numbers))
 
 
 def _unravel_index(index: torch.Tensor, shape: tuple[int, ...], order: str = "C"
                    ) -> tuple[torch.Tensor, ...]:
-    found = []
+    indices = []
     for n in reversed(shape):
-        found.append(index % n)
+        indices.append(index % n)
         index = index // n
-    return tuple(reversed(found))
+    return tuple(reversed(indices))
 
 
 def _cumulative(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -315,7 +316,7 @@ def _add_at(array: torch.Tensor, index: Any, value: Any) -> None:
 
 def _interp(x: torch.Tensor, xp: Any, fp: Any) -> torch.Tensor:
     """`numpy.interp`: on the right of the last point and on the left of the first, their values."""
-    x, xp, fp = (torch.as_tensor(one, dtype=torch.float64) for one in (x, xp, fp))
+    x, xp, fp = (torch.as_tensor(points, dtype=torch.float64) for points in (x, xp, fp))
     right = torch.searchsorted(xp, x.contiguous(), right=True).clamp(1, max(len(xp) - 1, 1))
     left = right - 1
     right = right.clamp(max=len(xp) - 1)

@@ -13,11 +13,11 @@ import numpy
 class ArrayConverter:
     """`numpy.lib.array_utils`' converter of arguments, for arrays."""
 
-    def __init__(self, *given: Any) -> None:
-        self.given = given
+    def __init__(self, *arrays: Any) -> None:
+        self.arrays = arrays
 
     def as_arrays(self, subok: bool = True) -> tuple[Any, ...]:
-        return tuple(numpy.asanyarray(one) for one in self.given)
+        return tuple(numpy.asanyarray(array) for array in self.arrays)
 
     def wrap(self, array: Any, to_scalar: bool | None = None) -> Any:
         return array[()] if to_scalar else array

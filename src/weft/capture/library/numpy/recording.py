@@ -62,9 +62,9 @@ _CONVERT: Final = ("array", "asarray", "ascontiguousarray", "concatenate", "dot"
 def _call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Evaluate a NumPy operation, or record it as a node of the graph."""
     if not any(has_symbolic(tx, tx.force(value)) for value in (*args, *kwargs.values())):
-        found = evaluated(tx, calls.numpy_function(path), args, kwargs)
-        if found is not None:
-            return found
+        result = evaluated(tx, calls.numpy_function(path), args, kwargs)
+        if result is not None:
+            return result
     return record_numpy(tx, path, args, kwargs)
 
 
@@ -113,7 +113,7 @@ def _record(tx: Interpreter, path: str, args: Args, kwargs: Kwargs, tried: Tried
     operands = [_operand(tx, arg) for arg in args]
     named = {name: _operand(tx, value) for name, value in kwargs.items()}
     if writes:
-        operands[1:] = [_apart(tx, one, operands[0]) for one in operands[1:]]
+        operands[1:] = [_apart(tx, source, operands[0]) for source in operands[1:]]
     result = record(tx, calls.operation(path), operands, named)
     constants = {array: tensor.example for array, tensor in zip(args, operands, strict=True)
                  if isinstance(array, ArrayValue) and array.known is not None
@@ -151,20 +151,20 @@ def _call_into(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
     if isinstance(out, TupleValue) and len(out.items) == 1:
         out = tx.force(out.items[0])
     casting = kwargs.pop("casting", constant("same_kind")).constant()
-    made = _call_numpy(tx, path, args, kwargs)
-    if not isinstance(made, ArrayValue) or not isinstance(out, ArrayValue) or out.scalar:
+    result = _call_numpy(tx, path, args, kwargs)
+    if not isinstance(result, ArrayValue) or not isinstance(out, ArrayValue) or out.scalar:
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
-    same = made.dtype == out.dtype or (
+    same = result.dtype == out.dtype or (
         calls.ufunc_of(path) is not None
-        and numpy.can_cast(made.dtype, out.dtype, casting))
+        and numpy.can_cast(result.dtype, out.dtype, casting))
     if not same:
         raise graph_break("unknown-c-function", f"numpy.{path} with an `out` of another type")
     if where is not None:
-        made = _call_numpy(tx, "where", [where, made, out], {})
-        assert isinstance(made, ArrayValue)
-    if not made.scalar and len(made.example.shape) != len(out.shape()):
+        result = _call_numpy(tx, "where", [where, result, out], {})
+        assert isinstance(result, ArrayValue)
+    if not result.scalar and len(result.example.shape) != len(out.shape()):
         raise graph_break("unknown-c-function", f"numpy.{path} with an `out` of another shape")
-    out.setitem(tx, constant(Ellipsis), made)
+    out.setitem(tx, constant(Ellipsis), result)
     return out
 
 
@@ -175,10 +175,10 @@ def _array_of_items(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> S
     dtype = calls.torch_dtype(model.dtype) if isinstance(model, Blank) else None
     if model is None or dtype is None:
         raise graph_break("unknown-c-function", f"numpy.{path} of these items")
-    made = _stacked(tx, args[0], dtype)
-    if not isinstance(made, TensorValue) or made.example.dim() != len(model.shape):
+    stacked = _stacked(tx, args[0], dtype)
+    if not isinstance(stacked, TensorValue) or stacked.example.dim() != len(model.shape):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
-    return ArrayValue(made)
+    return ArrayValue(stacked)
 
 
 def _as_array(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
@@ -223,7 +223,7 @@ def _stacked(tx: Interpreter, value: SymbolicValue, dtype: torch.dtype) -> Symbo
 
 def _apart(tx: Interpreter, value: SymbolicValue, *others: SymbolicValue) -> SymbolicValue:
     """The tensors in a value, copied if they share memory with the others."""
-    taken = storages(one.example for one in others if isinstance(one, TensorValue))
+    taken = storages(other.example for other in others if isinstance(other, TensorValue))
     if isinstance(value, TensorValue) and storages([value.example]) & taken:
         return record(tx, "clone", [value])
     if isinstance(value, (TupleValue, ListValue)) and any(map(_is_tensor, value.items)):
@@ -238,7 +238,7 @@ def _is_tensor(value: SymbolicValue) -> bool:
 def _tensors(result: SymbolicValue) -> list[torch.Tensor]:
     """The fakes in an operation's result."""
     results = result.items if isinstance(result, (TupleValue, ListValue)) else [result]
-    return [one.example for one in results if isinstance(one, TensorValue)]
+    return [value.example for value in results if isinstance(value, TensorValue)]
 
 
 def _returned_argument(args: Args, result: SymbolicValue) -> SymbolicValue | None:
@@ -302,10 +302,10 @@ def _laid_out(tx: Interpreter, tensor: TensorValue, model: Blank) -> TensorValue
         return tensor
     places = order + [at for at in range(len(sizes)) if at not in order]
     back = [places.index(at) for at in range(len(sizes))]
-    for name, given in (("permute", places), ("contiguous", []), ("permute", back)):
-        made = record(tx, name, [tensor, *map(constant, given)])
-        assert isinstance(made, TensorValue)
-        tensor = made
+    for name, arguments in (("permute", places), ("contiguous", []), ("permute", back)):
+        moved = record(tx, name, [tensor, *map(constant, arguments)])
+        assert isinstance(moved, TensorValue)
+        tensor = moved
     return tensor
 
 

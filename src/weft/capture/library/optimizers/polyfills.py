@@ -35,8 +35,8 @@ def without_branches(function: Any, n_counts: int) -> Any:
     def step(*lists: Any, **options: Any) -> None:
         precise = [[number_of(count) for count in counts] for counts in lists[-n_counts:]]
         function(*lists[:-n_counts], *precise, **{**options, "capturable": True})
-        for counts, found in zip(lists[-n_counts:], precise, strict=True):
-            for count, value in zip(counts, found, strict=True):
+        for counts, numbers in zip(lists[-n_counts:], precise, strict=True):
+            for count, value in zip(counts, numbers, strict=True):
                 count.copy_(value)
 
     return step

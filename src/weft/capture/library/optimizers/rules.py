@@ -65,8 +65,8 @@ for _operator, _parts in zip(foreach_scaled, (
 
 
 def _optimizer(module: str, name: str) -> types.FunctionType | None:
-    found = vars(import_module(f"torch.optim.{module}")).get(name)
-    return found if isinstance(found, types.FunctionType) else None
+    function = vars(import_module(f"torch.optim.{module}")).get(name)
+    return function if isinstance(function, types.FunctionType) else None
 
 
 def _state_made_first(function: types.FunctionType) -> None:
@@ -87,7 +87,7 @@ def _make_state(tx: Interpreter, function: types.FunctionType, args: Args, kwarg
     if not isinstance(optimizer, torch.optim.Optimizer) or kwargs or group.real() is MISSING:
         return False
     lists = [tx.force(arg) for arg in args[2:]]
-    if not all(isinstance(one, ListValue) and not one.items for one in lists):
+    if not all(isinstance(values, ListValue) and not values.items for values in lists):
         return False
     with_gradient = _parameters_with_gradients(tx, group)
     fresh = [p for p in with_gradient if not optimizer.state.get(p)]
@@ -99,14 +99,14 @@ def _make_state(tx: Interpreter, function: types.FunctionType, args: Args, kwarg
 
 
 def _parameters_with_gradients(tx: Interpreter, group: SymbolicValue) -> list[torch.Tensor]:
-    found = []
+    parameters = []
     for value in tx.unpack(group.getitem(tx, constant("params"))):
         value = tx.force(value)
         if isinstance(value, TensorValue) and isinstance(value.original, torch.Tensor):
             gradient = value.getattr(tx, "grad")
             if isinstance(gradient, TensorValue) and gradient.example.layout is torch.strided:
-                found.append(value.original)
-    return found
+                parameters.append(value.original)
+    return parameters
 
 
 @contextmanager

@@ -80,15 +80,15 @@ class Draw:
     NumPy's where the program shows it)."""
 
     def line(self, emit: Emitter) -> str:
-        given = [_text(emit, arg) for arg in self.args]
-        given += [keyword(name, _text(emit, arg)) for name, arg in self.kwargs.items()]
+        arguments = [_text(emit, arg) for arg in self.args]
+        arguments += [keyword(name, _text(emit, arg)) for name, arg in self.kwargs.items()]
         owner = emit.value(self.owner)
         if isinstance(self.function, str):
             function = f"{owner}.{self.function}"
         else:
             function = emit.constant(self.function)
-            given += [] if self.owner is NONE else [f"generator={owner}"]
-        text = f"{function}({', '.join(given)})"
+            arguments += [] if self.owner is NONE else [f"generator={owner}"]
+        text = f"{function}({', '.join(arguments)})"
         if self.is_array:
             text = f"{emit.constant(torch.from_numpy)}({text})"
         if self.plain is not None:
@@ -131,17 +131,17 @@ class RandomGeneratorValue(OutsideObject):
         known = known_arguments(tx, args, kwargs, _model_of)
         if known is None:
             raise graph_break("data-dependent-value", f"{name} of {self!r} on these values")
-        given, named = known
+        positional, named = known
         kind: Any = type(self.object)
         if kind is torch.Generator:
             return self._torch_method(tx, name, args, kwargs)
         if issubclass(kind, random.Random) and not _is_of_one_kind(
-                name, [*given, *named.values()]):
+                name, [*positional, *named.values()]):
             raise graph_break("unknown-c-function", f"{name} of {self!r}: objects of some kind")
         if name == "shuffle":
             return self._shuffle(tx, args)
         other = _another(kind)
-        model = evaluate(tx, lambda: getattr(other, name)(*given, **named))
+        model = evaluate(tx, lambda: getattr(other, name)(*positional, **named))
         if type(model) is list:
             return self._draw_list(tx, name, model, args, kwargs)
         place = tx.tree.drawn(f"{name}()")
@@ -246,13 +246,13 @@ def _limits(name: str, args: Args, kwargs: Kwargs) -> tuple[int, int]:
     return (min(ends) if len(ends) > 1 else 0, max(ends))
 
 
-def _is_of_one_kind(name: str, given: list[Any]) -> bool:
+def _is_of_one_kind(name: str, args: list[Any]) -> bool:
     """Whether all results of the method are floats, or all are ints of 64 bits."""
     if name == "getrandbits":
-        return bool(given) and given[0] < _INT_BITS
-    if name not in _PICK or not given:
-        return all(type(bound) is not int or abs(bound) < INF for bound in given)
-    items = [given[0][0], given[0][-1]] if type(given[0]) is range and given[0] else [*given[0]]
+        return bool(args) and args[0] < _INT_BITS
+    if name not in _PICK or not args:
+        return all(type(bound) is not int or abs(bound) < INF for bound in args)
+    items = [args[0][0], args[0][-1]] if type(args[0]) is range and args[0] else [*args[0]]
     kinds = {*map(type, items)}
     return kinds == {float} or (kinds == {int} and all(abs(item) < INF for item in items))
 
@@ -263,9 +263,9 @@ _INT_BITS: Final = 62
 
 
 def _shuffled(items: tuple[Any, ...], generator: random.Random) -> list[Any]:
-    made = [*items]
-    generator.shuffle(made)
-    return made
+    shuffled = [*items]
+    generator.shuffle(shuffled)
+    return shuffled
 
 
 def _draw_value(

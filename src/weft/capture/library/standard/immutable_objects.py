@@ -39,7 +39,7 @@ _WITH_FLAGS: Final[tuple[Any, ...]] = (
 _FUNCTIONS: Final[tuple[Any, ...]] = (
     *_WITH_FLAGS, json.dumps, json.loads, re.escape, struct.calcsize, struct.pack, struct.unpack,
     struct.unpack_from, struct.iter_unpack, uuid.UUID.__str__, ast.literal_eval,
-    *(one for name, one in vars(typing).items() if name.startswith("_collect_")),
+    *(function for name, function in vars(typing).items() if name.startswith("_collect_")),
 )
 
 
@@ -52,10 +52,10 @@ def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sym
     if function in _WITH_FLAGS and any(
             isinstance(o, int) and o & re.DEBUG for o in (*objects, *named.values())):
         raise graph_break("print", "a pattern that is printed")
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as issued:
         warnings.simplefilter("always")
         result = evaluate(tx, lambda: function(*objects, **named))
-    if given:
+    if issued:
         re.purge()  # a pattern cached now would not warn later
         raise graph_break("print", f"{function.__name__}, which warns")
     return tx.wrap_new(result)
@@ -64,17 +64,17 @@ def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sym
 @constructor(*_BY_VALUE)
 @constructor_named(*_PLACEMENTS)
 def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    made = _evaluate(tx, cls, args, kwargs)
-    if made is None:
+    obj = _evaluate(tx, cls, args, kwargs)
+    if obj is None:
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
-    return made
+    return obj
 
 
 @wraps(*_BY_VALUE)
 @wraps_named(*_PLACEMENTS)
 def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None and not source.is_fixed:
-        tx.guards.same_key(source, obj, lambda one: (one, repr(one)))
+        tx.guards.same_key(source, obj, lambda value: (value, repr(value)))
     if isinstance(obj, decimal.Decimal):  # what is computed with it depends on the context
         place = tx.tree.object(decimal, "decimal").call(_context, "decimal.getcontext()")
         tx.guards.same_key(place, _context(decimal))
@@ -98,9 +98,9 @@ def _wrap_by_identity(tx: Interpreter, obj: Any, source: Source | None) -> Symbo
 def _register(function: Any) -> None:
     @rule(function)
     def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        found = _evaluate(tx, function, args, kwargs)
-        if found is not None:
-            return found
+        result = _evaluate(tx, function, args, kwargs)
+        if result is not None:
+            return result
         value = tx.wrap_fixed(function, function.__name__)
         if not isinstance(value, FunctionValue):
             raise graph_break("unknown-c-function", f"{function.__name__} of what is unknown")

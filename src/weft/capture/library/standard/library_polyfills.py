@@ -82,10 +82,10 @@ def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
 
 def from_keys(cls: Any, iterable: Iterable[Any], value: Any = None) -> Any:
     """dict.fromkeys"""
-    made = cls()
+    result = cls()
     for key in iterable:
-        made[key] = value
-    return made
+        result[key] = value
+    return result
 
 
 def pattern_sub(self: Any, repl: Callable[[Any], Any], string: Any, count: int = 0) -> Any:
@@ -96,14 +96,14 @@ def pattern_sub(self: Any, repl: Callable[[Any], Any], string: Any, count: int =
 def pattern_subn(self: Any, repl: Callable[[Any], Any], string: Any, count: int = 0) -> Any:
     """re.Pattern.subn with a function"""
     pieces, end, n = [], 0, 0
-    for found in self.finditer(string):
+    for match in self.finditer(string):
         if count and n >= count:
             break
-        pieces.append(string[end:found.start()])
-        replaced = repl(found)
+        pieces.append(string[end:match.start()])
+        replaced = repl(match)
         if replaced is not None:
             pieces.append(replaced)
-        end = found.end()
+        end = match.end()
         n += 1
     pieces.append(string[end:])
     return string[:0].join(pieces), n
@@ -129,23 +129,23 @@ def deque_add(self: Any, other: Any) -> Any:
     if not isinstance(other, deque):
         kind = type(other).__name__
         raise TypeError(f'can only concatenate deque (not "{kind}") to deque')
-    made = deque_copy(self)
-    deque.extend(made, other)
-    return made
+    result = deque_copy(self)
+    deque.extend(result, other)
+    return result
 
 
 def deque_multiplied(self: Any, times: Any) -> Any:
     """deque.__mul__ of a subclass"""
-    made = deque_copy(self)
-    return deque.__imul__(made, times)
+    result = deque_copy(self)
+    return deque.__imul__(result, times)
 
 
 def ordered_copy(self: Any) -> Any:
     """OrderedDict.copy of a subclass"""
-    made = type(self)()
+    copy = type(self)()
     for key in OrderedDict.keys(self):
-        made[key] = self[key]
-    return made
+        copy[key] = self[key]
+    return copy
 
 
 def ordered_update(self: Any, /, *others: Any, **named: Any) -> None:

@@ -46,8 +46,8 @@ class LogRecord(SymbolicValue):
 
     def replay(self, emit: Emitter) -> None:
         """Emit the call."""
-        given = ", ".join(map(emit.value, self.args))
-        emit.line(f"{emit.constant(self.logger)}.{self.name}({given})")
+        arguments = ", ".join(map(emit.value, self.args))
+        emit.line(f"{emit.constant(self.logger)}.{self.name}({arguments})")
 
 
 @rule(logging.getLogger)
@@ -67,9 +67,9 @@ class LoggerValue(OutsideObject):
     __slots__ = ()
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = vars(self.object).get(name, MISSING)
-        if found is not MISSING:
-            return tx.wrap(found, _attributes(tx, self.object).dict_item(name))
+        value = vars(self.object).get(name, MISSING)
+        if value is not MISSING:
+            return tx.wrap(value, _attributes(tx, self.object).dict_item(name))
         kind = type(self.object)
         defined = type_lookup(kind, name)
         if defined is MISSING:
@@ -172,7 +172,7 @@ def _is_plain(logger: logging.Logger) -> bool:
 
 def _is_changed(tx: Interpreter, logger: logging.Logger) -> bool:
     """Whether the frame has changed something that decides what becomes of a record."""
-    modules = any(tx.effects.changed(tx.globals_of(vars(one))) for one in (sys, logging))
+    modules = any(tx.effects.changed(tx.globals_of(vars(module))) for module in (sys, logging))
     return modules or tx.effects.changed_any(*_state(logger))
 
 
@@ -196,12 +196,12 @@ def _is_simple(formatter: logging.Formatter | None) -> bool:
 def _handlers(logger: logging.Logger) -> Iterator[Any]:
     """The handlers that receive the logger's records."""
     current: logging.Logger | None = logger
-    found = False
+    has_handlers = False
     while current is not None:
-        found = found or bool(current.handlers)
+        has_handlers = has_handlers or bool(current.handlers)
         yield from current.handlers
         current = current.parent if current.propagate else None
-    if not found:
+    if not has_handlers:
         yield logging.lastResort
 
 

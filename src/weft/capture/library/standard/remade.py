@@ -71,14 +71,14 @@ class RecordedCall(SymbolicValue):
 
     def text(self, emit: Emitter) -> str:
         """The call as an expression."""
-        given = [emit.value(arg) for arg in self.args]
+        arguments = [emit.value(arg) for arg in self.args]
         function = self.function
         if isinstance(function, str):
-            function = attribute(given.pop(0), function)
+            function = attribute(arguments.pop(0), function)
         else:
             function = emit.constant(function)
-        given += [keyword(name, emit.value(arg)) for name, arg in self.kwargs.items()]
-        return f"{function}({', '.join(given)})"
+        arguments += [keyword(name, emit.value(arg)) for name, arg in self.kwargs.items()]
+        return f"{function}({', '.join(arguments)})"
 
     def replay(self, emit: Emitter) -> None:
         """The call as a statement."""
@@ -176,15 +176,15 @@ class RemadeValue(SymbolicValue):
             yield self.getitem(tx, tx.wrap_new(index))
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
-        found = make_call(tx, next, [self, tx.wrap_new(None)], {})
-        return None if is_none(found) else found
+        item = make_call(tx, next, [self, tx.wrap_new(None)], {})
+        return None if is_none(item) else item
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if reflected:
             op = _MIRRORED.get(op, "")
         name = method_name(op)
-        found = type_lookup(type(self.object), name)
-        if found is MISSING or found is vars(object).get(name):
+        method = type_lookup(type(self.object), name)
+        if method is MISSING or method is vars(object).get(name):
             return None
         result = make_call(tx, name, [self, other], {})
         refused = result.is_constant and result.constant() is NotImplemented
@@ -209,12 +209,12 @@ _MIRRORED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", 
 
 def _connected(calls: list[RecordedCall], value: RemadeValue) -> list[RecordedCall]:
     """The calls on the object and on all that were ever arguments or results beside it."""
-    found: set[RemadeValue] = {value}
+    connected: set[RemadeValue] = {value}
     while True:
-        more = [call for call in calls if not found.isdisjoint(call.objects())]
-        before = len(found)
-        found.update(one for call in more for one in call.objects())
-        if len(found) == before:
+        more = [call for call in calls if not connected.isdisjoint(call.objects())]
+        before = len(connected)
+        connected.update(obj for call in more for obj in call.objects())
+        if len(connected) == before:
             return more
 
 
@@ -222,18 +222,18 @@ def _connected(calls: list[RecordedCall], value: RemadeValue) -> list[RecordedCa
 class LateResult(SymbolicValue):
     """What a call returns that is left to the replacement."""
 
-    __slots__ = ("found", "origin", "owner")
+    __slots__ = ("origin", "outcome", "owner")
 
     def __init__(self, owner: RemadeValue, call: RecordedCall) -> None:
         super().__init__()
         self.owner = owner
         self.origin = call
-        self.found: Any = MISSING
+        self.outcome: Any = MISSING
 
     def text(self, tx: Interpreter) -> str:
         """The text that it is in this call."""
         _catch_up(tx, self.owner)
-        return self.found  # type: ignore[no-any-return]
+        return self.outcome  # type: ignore[no-any-return]
 
     def rebuild(self, emit: Emitter) -> str:
         if self.owner.source is None:
@@ -248,16 +248,16 @@ class LateResult(SymbolicValue):
 
 def make_call(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Call a function, or a method of the first argument, and record it."""
-    given = [tx.force(arg) for arg in args]
-    owner = given[0] if given else None
-    if isinstance(owner, RemadeValue) and _is_late(tx, owner, function, given[1:], kwargs):
-        return _record_only(tx, owner, function, given)
-    for one in (*given, *kwargs.values()):
-        if isinstance(one, RemadeValue):
-            _catch_up(tx, one)
+    operands = [tx.force(arg) for arg in args]
+    owner = operands[0] if operands else None
+    if isinstance(owner, RemadeValue) and _is_late(tx, owner, function, operands[1:], kwargs):
+        return _record_only(tx, owner, function, operands)
+    for operand in (*operands, *kwargs.values()):
+        if isinstance(operand, RemadeValue):
+            _catch_up(tx, operand)
     if function == "writerow":  # a `csv.DictWriter` passes a generator
-        given[1:] = [ListValue(tx.unpack(row)) for row in given[1:]]
-    fixed = [_fixed(tx, arg) for arg in given]
+        operands[1:] = [ListValue(tx.unpack(row)) for row in operands[1:]]
+    fixed = [_fixed(tx, arg) for arg in operands]
     named = {name: _fixed(tx, tx.force(arg)) for name, arg in kwargs.items()}
     call = RecordedCall(function, fixed, named)
     tx.remade.calls.append(call)
@@ -292,9 +292,9 @@ def _perform(tx: Interpreter, call: RecordedCall) -> SymbolicValue:
     result = evaluate(tx, lambda: function(*args, **named))
     call.raises = False
     if isinstance(call.result, LateResult):
-        call.result.found = result
+        call.result.outcome = result
         return call.result
-    known = next((one for one in call.objects() if one.object is result), None)
+    known = next((o for o in call.objects() if o.object is result), None)
     if known is not None:
         return known
     if type(result) in _KINDS:

@@ -37,11 +37,11 @@ def held_object(tx: Interpreter, value: SymbolicValue, operator: str, *, copies:
     value = tx.force(value)
     if value.is_constant:
         return value.constant()
-    found = value.real()
-    if found is not MISSING and not (
+    obj = value.real()
+    if obj is not MISSING and not (
             tx.effects.changed(value) or isinstance(value, (RandomGeneratorValue, TensorValue))):
-        tx.guards.identity(value.source, found)
-        return found
+        tx.guards.identity(value.source, obj)
+        return obj
     make = functools.partial(held_object, tx, operator=operator, copies=copies)
     if isinstance(value, FunctionValue) and value.attributes is None:
         return _function(tx, value, make)
@@ -103,10 +103,10 @@ def holding(function: Callable[..., Any], name: str, held: Held) -> Callable[...
     placed = [(key, value) for key, value in held.items() if isinstance(key, int)]
 
     def apply(*args: Any, **kwargs: Any) -> Any:
-        given = [*args]
+        placed_args = [*args]
         for index, value in placed:
-            given.insert(index, value)
-        return function(*given, **kwargs, **named)
+            placed_args.insert(index, value)
+        return function(*placed_args, **kwargs, **named)
 
     apply.__name__ = apply.__qualname__ = name
     apply.runs_unseen_code = True  # type: ignore[attr-defined]
@@ -119,6 +119,6 @@ def _function(tx: Interpreter, value: FunctionValue, make: Any) -> types.Functio
     for cell in value.closure:
         tx.early_ends.note_cell(tx, cell)
     defaults = tuple(map(make, value.defaults))
-    made = types.FunctionType(value.code, value.globals, value.name, defaults, cells)
-    made.__kwdefaults__ = {k: make(v) for k, v in value.kwdefaults.items()}
-    return made
+    copy = types.FunctionType(value.code, value.globals, value.name, defaults, cells)
+    copy.__kwdefaults__ = {k: make(v) for k, v in value.kwdefaults.items()}
+    return copy

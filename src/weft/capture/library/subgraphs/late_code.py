@@ -34,10 +34,10 @@ def late_reads(tx: Interpreter, what: str, backward: Read, forward: Iterable[Sou
     if tx.classes.attributes or _is_changed(tx, {**backward, **dict.fromkeys(forward), **kept}):
         raise graph_break("unknown-operation", f"{what} after a change of what it reads")
     key = frozenset((*backward, *kept)), frozenset(forward)
-    found: LateReads | None = tx.autograd.late_reads.get(key)
-    if found is None:
-        found = tx.autograd.late_reads[key] = LateReads(backward, forward, kept)
-    return found
+    reads: LateReads | None = tx.autograd.late_reads.get(key)
+    if reads is None:
+        reads = tx.autograd.late_reads[key] = LateReads(backward, forward, kept)
+    return reads
 
 
 def kept_containers(tx: Interpreter, context: SymbolicValue) -> Kept:
@@ -64,8 +64,8 @@ def check_unchanged(tx: Interpreter) -> None:
 
 
 def _is_changed(tx: Interpreter, read: Iterable[Source]) -> bool:
-    found = with_items(read)
-    return any(source in found for value in tx.effects.touched()
+    sources = with_items(read)
+    return any(source in sources for value in tx.effects.touched()
                if isinstance(value, SymbolicValue) for source in _written(value))
 
 

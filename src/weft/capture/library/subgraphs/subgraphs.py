@@ -64,10 +64,10 @@ class SubgraphBuilder(CallRecorder):
         """The node of this graph that stands for `node`."""
         if node.graph is self.graph:
             return node
-        found = self.lifted.get(node)
-        if found is None:
-            found = self.lifted[node] = self._input(node)
-        return found
+        placeholder = self.lifted.get(node)
+        if placeholder is None:
+            placeholder = self.lifted[node] = self._input(node)
+        return placeholder
 
     def _input(self, node: fx.Node) -> fx.Node:
         outer = self.outer.local(node)
@@ -78,11 +78,11 @@ class SubgraphBuilder(CallRecorder):
         before = (self.graph.inserting_after(self._last) if self._last is not None
                   else self.graph.inserting_before(next(iter(self.graph.nodes), None)))
         with before:
-            made = self.graph.create_node("placeholder", name, (), {}, name)
-        made.target = made.name  # unlike the requested name, it is unique
-        made.meta["example_value"] = example
-        self._last = made
-        return made
+            placeholder = self.graph.create_node("placeholder", name, (), {}, name)
+        placeholder.target = placeholder.name  # unlike the requested name, it is unique
+        placeholder.meta["example_value"] = example
+        self._last = placeholder
+        return placeholder
 
     def add_module(self, module: fx.GraphModule) -> str:
         return self.outer.add_module(module)  # type: ignore[no-any-return]
@@ -118,11 +118,11 @@ def _rehearsed(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Ite
         _leave(tx, outer)
     if tx.effects.n_touches != touches:
         raise graph_break("unknown-operation", f"{what} changes outside state")
-    given: set[fx.Node] = set()
-    fx.node.map_arg([arg.proxy(tx) for arg in args], given.add)
+    arg_nodes: set[fx.Node] = set()
+    fx.node.map_arg([arg.proxy(tx) for arg in args], arg_nodes.add)
     sizes = _sizes_of(args)
     for read in outer.inputs:
-        if read.node in inner.lifted and read.node not in given and (
+        if read.node in inner.lifted and read.node not in arg_nodes and (
                 _symbol(read.node) not in sizes):
             tx.guards.identity(read.source, read.example)
 
@@ -159,7 +159,7 @@ class Subgraph:
     inputs: list[fx.Node]
     outputs: list[TensorValue]
     value: SymbolicValue
-    _made: dict[int, TensorValue] = field(default_factory=dict)
+    _tensors: dict[int, TensorValue] = field(default_factory=dict)
 
     def module_node(self, tx: Interpreter) -> fx.Node:
         """The `get_attr` node that holds the module."""
@@ -178,23 +178,23 @@ class Subgraph:
         examples = node.meta["example_value"]
         for index, (output, example) in enumerate(zip(self.outputs, examples, strict=True)):
             part = tx.builder.call(operator.getitem, (node, index), {}, example, node.meta["stack"])
-            made = wrap_result(tx, part, example)
-            assert isinstance(made, TensorValue)
-            self._made[id(output)] = made
+            tensor = wrap_result(tx, part, example)
+            assert isinstance(tensor, TensorValue)
+            self._tensors[id(output)] = tensor
         return self._replace(tx, self.value)
 
     def _replace(self, tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
         if isinstance(value, TensorValue):
-            return self._made[id(value)]
+            return self._tensors[id(value)]
         if isinstance(value, NamedTupleValue):
             return NamedTupleValue([self._replace(tx, i) for i in value.items], None, value.cls)
         if isinstance(value, (ListValue, TupleValue)):
             return type(value)([self._replace(tx, item) for item in value.all(tx)])
         if isinstance(value, DictValue):
-            made = DictValue(cls=value.cls)
+            dictionary = DictValue(cls=value.cls)
             for key, item in value.pairs(tx):
-                made.setitem(tx, key, self._replace(tx, item))
-            return made
+                dictionary.setitem(tx, key, self._replace(tx, item))
+            return dictionary
         return value
 
 
@@ -247,17 +247,17 @@ def _node_of(tx: Interpreter, builder: SubgraphBuilder, output: TensorValue) -> 
     return builder.local(output.proxy(tx))
 
 
-def _collect(tx: Interpreter, value: SymbolicValue, found: list[TensorValue]) -> None:
-    """Append the tensors of a result to `found`, each once; anything else must be plain data."""
+def _collect(tx: Interpreter, value: SymbolicValue, tensors: list[TensorValue]) -> None:
+    """Append the tensors of a result to `tensors`, each once; anything else must be plain data."""
     value = tx.force(value)
     if isinstance(value, TensorValue):
-        if value not in found:
-            found.append(value)
+        if value not in tensors:
+            tensors.append(value)
     elif isinstance(value, (ListValue, TupleValue)):
         for item in value.all(tx):
-            _collect(tx, item, found)
+            _collect(tx, item, tensors)
     elif isinstance(value, DictValue):
         for item in value.values(tx):
-            _collect(tx, item, found)
+            _collect(tx, item, tensors)
     elif not value.is_constant:
         raise graph_break("unknown-operation", f"{value!r} as the result of a subgraph")

@@ -36,14 +36,14 @@ def if_finite(node: fx.Node) -> bool | None:
     answers: dict[fx.Node, bool] = {}
     waiting = [node]
     while waiting:
-        one = waiting[-1]
-        answer = _of_test(one)
-        if answer is None and target_name(one).strip("_") in _PASS_ON:
-            unknown = [given for given in one.all_input_nodes if given not in answers]
+        current = waiting[-1]
+        answer = _of_test(current)
+        if answer is None and target_name(current).strip("_") in _PASS_ON:
+            unknown = [operand for operand in current.all_input_nodes if operand not in answers]
             if unknown:
                 waiting += unknown
                 continue
-            answer = _of_results(one, [answers[given] for given in one.all_input_nodes])
+            answer = _of_results(current, [answers[operand] for operand in current.all_input_nodes])
         if answer is None:
             return None
         answers[waiting.pop()] = answer
@@ -60,16 +60,16 @@ def _of_test(node: fx.Node) -> bool | None:
     return _OF_FINITE.get(name)
 
 
-def _of_results(node: fx.Node, given: list[bool]) -> bool | None:
+def _of_results(node: fx.Node, operands: list[bool]) -> bool | None:
     """The answer of an operation on results of tests."""
     name = target_name(node).strip("_")
-    if name in _JOIN and given:
-        return _JOIN[name](given)
-    if len(set(given)) != 1:
+    if name in _JOIN and operands:
+        return _JOIN[name](operands)
+    if len(set(operands)) != 1:
         return None
     if name in _NEGATE:
-        return not given[0]
-    if name in _KEEP or (name in _COUNT and given[0] is False):
-        return given[0]
-    counts = name in _COMPARE and node.args[1:] == (0,) and given[0] is False
+        return not operands[0]
+    if name in _KEEP or (name in _COUNT and operands[0] is False):
+        return operands[0]
+    counts = name in _COMPARE and node.args[1:] == (0,) and operands[0] is False
     return name == "eq" if counts else None

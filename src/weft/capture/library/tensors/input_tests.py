@@ -60,14 +60,14 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
     return answer
 
 
-def _is_cheap(given: GraphInput) -> bool:
+def _is_cheap(graph_input: GraphInput) -> bool:
     """Whether testing the input in every call costs little and mostly gives the same outcome.
 
     This holds for masks and indices, and for what the program keeps between calls (flags, time
     grids, noise schedules) except parameters. Computed data goes either way: break the graph.
     """
-    example = given.example
-    if given.source.is_drawn:  # after the guards
+    example = graph_input.example
+    if graph_input.source.is_drawn:  # after the guards
         return False
     if not isinstance(example, torch.Tensor):
         return isinstance(example, int | float)
@@ -75,7 +75,7 @@ def _is_cheap(given: GraphInput) -> bool:
     if whole:
         return example.numel() <= _MOST_ELEMENTS
     few = example.numel() <= LARGEST and not example.requires_grad
-    return (few or example.numel() == 1) and _is_kept(given.source)
+    return (few or example.numel() == 1) and _is_kept(graph_input.source)
 
 
 def _is_kept(source: Source) -> bool:
@@ -90,12 +90,12 @@ def _is_kept(source: Source) -> bool:
 def _function(inputs: list[GraphInput], steps: list[fx.Node], result: fx.Node) -> fx.GraphModule:
     """The steps as a graph module."""
     graph = fx.Graph()
-    made = {given.node: graph.placeholder(given.node.name) for given in inputs}
+    copies = {graph_input.node: graph.placeholder(graph_input.node.name) for graph_input in inputs}
     for step in steps:
         if step.op != "placeholder":
-            args, named = fx.node.map_arg((step.args, step.kwargs), made.__getitem__)
-            made[step] = graph.create_node(step.op, step.target, args, named)
-    graph.output(made[result])
+            args, named = fx.node.map_arg((step.args, step.kwargs), copies.__getitem__)
+            copies[step] = graph.create_node(step.op, step.target, args, named)
+    graph.output(copies[result])
     return fx.GraphModule(torch.nn.Module(), graph, "InputTest")
 
 

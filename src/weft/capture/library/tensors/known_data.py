@@ -69,16 +69,16 @@ def rely_on(tx: Interpreter, reason: GraphBreak, *, always: bool) -> bool:
         steps = steps_of(tx, node, can_run) if node.graph is tx.builder.graph else None
         if steps is None:
             return False
-        needed.update({given.source.name: given for given in inputs_of(tx, steps)
-                       if not _is_known(given.node) and not _is_symbol(given.node)})
-    if not needed or not all(_is_small(given) for given in needed.values()):
+        needed.update({graph_input.source.name: graph_input for graph_input in inputs_of(tx, steps)
+                       if not _is_known(graph_input.node) and not _is_symbol(graph_input.node)})
+    if not needed or not all(_is_small(graph_input) for graph_input in needed.values()):
         return False
     contents = tx.policy.contents
     may = tx.policy.may_test_inputs and all(map(contents.may_learn, needed))
     if not (may or always):
         return False
-    for name, given in needed.items():
-        contents.learn(name, given.example)
+    for name, graph_input in needed.items():
+        contents.learn(name, graph_input.example)
     return True
 
 
@@ -100,8 +100,8 @@ def _is_symbol(node: fx.Node) -> bool:
     return isinstance(node.meta.get("example_value"), torch.SymInt)
 
 
-def _is_small(given: GraphInput) -> bool:
-    return isinstance(given.example, torch.Tensor) and may_be_known(given.example)
+def _is_small(graph_input: GraphInput) -> bool:
+    return isinstance(graph_input.example, torch.Tensor) and may_be_known(graph_input.example)
 
 
 # -- the nodes that a value follows from ----------------------------------------------------------
@@ -116,13 +116,13 @@ def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
     """Whether a node is computed from known inputs alone (apart from later writes)."""
     waiting = [node]
     while waiting:
-        one = waiting[-1]
-        parts = one.all_input_nodes if one not in memo and can_run(one) else []
+        step = waiting[-1]
+        parts = step.all_input_nodes if step not in memo and can_run(step) else []
         unknown = [part for part in parts if part not in memo]
         if unknown and all(memo.get(part, True) for part in parts):
             waiting.append(unknown[0])
             continue
-        memo.setdefault(one, can_run(one) and _is_known(one) and all(map(memo.get, parts)))
+        memo.setdefault(step, can_run(step) and _is_known(step) and all(map(memo.get, parts)))
         waiting.pop()
     return memo[node]
 
@@ -138,16 +138,16 @@ def steps_of(tx: Interpreter, node: fx.Node, may_run: Callable[[fx.Node], bool]
         if len(steps) >= _MOST_NODES or not may_run(step):
             return None
         steps.append(step)
-        for given in step.all_input_nodes:
-            needed.add(given)
-            memory.update(_storages(given))
+        for operand in step.all_input_nodes:
+            needed.add(operand)
+            memory.update(_storages(operand))
     return steps[::-1]
 
 
 def _writes(node: fx.Node, memory: set[int]) -> bool:
     if not captured_facts(node).has_effect:
         return False
-    return any(not memory.isdisjoint(_storages(given)) for given in node.all_input_nodes)
+    return any(not memory.isdisjoint(_storages(operand)) for operand in node.all_input_nodes)
 
 
 def _storages(node: fx.Node) -> set[int]:
@@ -175,7 +175,7 @@ def _elements(fake: torch.Tensor) -> int:
 
 def inputs_of(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
     wanted = {step for step in steps if step.op == "placeholder"}
-    return [given for given in tx.builder.inputs if given.node in wanted]
+    return [graph_input for graph_input in tx.builder.inputs if graph_input.node in wanted]
 
 
 # -- running them ---------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def inputs_of(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
 
 def run_steps(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
     """Run the steps; their results after the last of them."""
-    values = {given.node: _real_copy(given.example) for given in inputs_of(tx, steps)}
+    values = {read.node: _real_copy(read.example) for read in inputs_of(tx, steps)}
     with no_modes(), torch.no_grad():
         for step in steps:
             if step.op != "placeholder":
@@ -197,12 +197,12 @@ def _real_copy(example: Any) -> Any:
     return example.detach().clone() if isinstance(example, torch.Tensor) else example
 
 
-def _check_modes(made: Any, example: Any) -> None:
+def _check_modes(result: Any, example: Any) -> None:
     """Check that the program's modes (autocast, a default device) did not change a result's
     type."""
-    if isinstance(made, torch.Tensor) and isinstance(example, torch.Tensor):
-        same = made.dtype is example.dtype and made.device == example.device
-        if not same or made.dim() != example.dim():
+    if isinstance(result, torch.Tensor) and isinstance(example, torch.Tensor):
+        same = result.dtype is example.dtype and result.device == example.device
+        if not same or result.dim() != example.dim():
             raise TypeError("made under other modes")
 
 

@@ -60,19 +60,19 @@ def observe(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any
     """Run an operation on fakes."""
     if name_of(target) in _KNOW_THE_STORAGE:
         guard_offset(tx, fakes[0])
-    given = [*fakes, *named.values()]
-    versions = [_version(fake) for fake in given]
+    operands = [*fakes, *named.values()]
+    versions = [_version(fake) for fake in operands]
     tx.shapes.data.answers.clear()
     with tx.fakes.mode.noting() as notes, _keeping_size(target, named.get("out")):
         result, by_python = run_on_fakes(tx, target, fakes, named)
-    written = [f for f, v in zip(given, versions, strict=True) if v != _version(f)]
+    written = [f for f, v in zip(operands, versions, strict=True) if v != _version(f)]
     _check_writable(target, written)
     if "out" in named and not isinstance(target, str):
         _check_out(tx, target, fakes, named)
     changed = bool(written) or "out" in named
     writes = changed or _writes(target)
     updates = _updates_statistics(name_of(target), fakes, named)
-    for fake in given if updates else ():
+    for fake in operands if updates else ():
         notes.note_write(fake)
     return Observed(
         result, by_python, writes,
@@ -139,11 +139,11 @@ def name_of(target: Any) -> str:
 def guard_offset(tx: Interpreter, fake: torch.Tensor) -> None:
     """Guard the storage offsets of the inputs that share the tensor's memory."""
     storage = fake.untyped_storage()._cdata
-    for given in tx.builder.inputs:
-        example = given.node.meta["example_value"]
+    for graph_input in tx.builder.inputs:
+        example = graph_input.node.meta["example_value"]
         if isinstance(example, torch.Tensor) and example.untyped_storage()._cdata == storage:
             starts_at = partial(_starts_at, example.storage_offset())
-            tx.guards.add(given.source, "py", starts_at)
+            tx.guards.add(graph_input.source, "py", starts_at)
 
 
 def _starts_at(offset: Any, tensor: torch.Tensor) -> bool:

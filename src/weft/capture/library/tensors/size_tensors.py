@@ -53,13 +53,13 @@ def number(tx: Interpreter, node: fx.Node) -> Number | None:
     if node.graph is not tx.builder.graph:
         return None
     try:
-        made = _Evaluation(tx).value(node)
+        value = _Evaluation(tx).value(node)
     except _NoNumber:
         return None
     steps = steps_of(tx, node, can_run)
     if steps is None or any(captured_facts(step).has_effect for step in steps):
         return None  # written to
-    return None if isinstance(made, _Fraction) else made
+    return None if isinstance(value, _Fraction) else value
 
 
 @final
@@ -94,31 +94,32 @@ class _Evaluation:
         except (TypeError, AttributeError):
             raise _NoNumber from None  # arguments that the rule does not know
 
-    def _of_type(self, made: Any, dtype: torch.dtype) -> Any:
-        if dtype is torch.bool and isinstance(made, bool | torch.SymBool):
-            return made
+    def _of_type(self, value: Any, dtype: torch.dtype) -> Any:
+        if dtype is torch.bool and isinstance(value, bool | torch.SymBool):
+            return value
         if dtype.is_floating_point and dtype.itemsize >= 4:
-            return made if isinstance(made, _Fraction) else _Fraction(_integer(made), 1, (made,))
+            is_fraction = isinstance(value, _Fraction)
+            return value if is_fraction else _Fraction(_integer(value), 1, (value,))
         if dtype not in (torch.int64, torch.int32):
             raise _NoNumber
-        integer = self.truncated(made) if isinstance(made, _Fraction) else _integer(made)
+        integer = self.truncated(value) if isinstance(value, _Fraction) else _integer(value)
         limit = 1 << (8 * dtype.itemsize - 1)
         if not self.holds(-limit <= integer) or not self.holds(integer < limit):
             raise _NoNumber  # it overflows
         return integer
 
-    def truncated(self, made: _Fraction) -> Whole:
-        if made.under != 1 and not self.holds(made.over >= 0):
+    def truncated(self, fraction: _Fraction) -> Whole:
+        if fraction.under != 1 and not self.holds(fraction.over >= 0):
             raise _NoNumber
-        return self.rounded(made, up=False)
+        return self.rounded(fraction, up=False)
 
-    def rounded(self, made: _Fraction, *, up: bool) -> Whole:
+    def rounded(self, fraction: _Fraction, *, up: bool) -> Whole:
         """The rounded number; guards that errors of float32 cannot reach the next integer."""
-        count = max(1, len(made.numerators))
-        for one in made.numerators:
-            if not self.holds(-(1 << 23) < one * count) or not self.holds(one * count < 1 << 23):
+        count = max(1, len(fraction.numerators))
+        for n in fraction.numerators:
+            if not self.holds(-(1 << 23) < n * count) or not self.holds(n * count < 1 << 23):
                 raise _NoNumber
-        return -(-made.over // made.under) if up else made.over // made.under
+        return -(-fraction.over // fraction.under) if up else fraction.over // fraction.under
 
     def holds(self, condition: bool | torch.SymBool) -> bool:
         """Whether the condition holds in this call; guarded."""
@@ -200,9 +201,9 @@ def _of_wholes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _clamp(ev: _Evaluation, a: Any, min: Any = None, max: Any = None) -> Whole:
-    made = _integer(a)
-    made = made if min is None else torch.sym_max(made, _integer(min))
-    return made if max is None else torch.sym_min(made, _integer(max))
+    clamped = _integer(a)
+    clamped = clamped if min is None else torch.sym_max(clamped, _integer(min))
+    return clamped if max is None else torch.sym_min(clamped, _integer(max))
 
 
 def _same(ev: _Evaluation, a: Any, *args: Any, **named: Any) -> Any:

@@ -113,7 +113,7 @@ def _changed_strides(tx: Interpreter, tensor: torch.Tensor, source: Source) -> l
 def _is_own(tx: Interpreter, stride: torch.SymInt, source: Source, d: int) -> bool:
     """Whether the stride is the one that its symbol is read from."""
     sources = tx.shapes.sources.get(stride.node.value, ())
-    return any(str(found) == str(stride_source(source, d)) for found in sources)
+    return any(str(known) == str(stride_source(source, d)) for known in sources)
 
 
 def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size] | None:

@@ -56,9 +56,9 @@ def _members(namespace: Any) -> Iterator[Any]:
     for name in dir(namespace):
         if name in _NOT_GRAPH or name.startswith(("__", *_QUANTISED)):
             continue
-        found = getattr(namespace, name, None)
-        if callable(found) and not isinstance(found, type):
-            yield found
+        member = getattr(namespace, name, None)
+        if callable(member) and not isinstance(member, type):
+            yield member
 
 
 def _graph_functions() -> dict[int, Any]:
@@ -71,11 +71,11 @@ def _graph_functions() -> dict[int, Any]:
         if isinstance(f, types.FunctionType) and home.startswith("torch"):
             table[id(f)] = f
     for name in dir(torch):
-        found = getattr(torch, name)
-        known = id(found) in table or name in _NOT_GRAPH or name.startswith(_QUANTISED)
-        if isinstance(found, types.BuiltinFunctionType) and not known and hasattr(
+        function = getattr(torch, name)
+        known = id(function) in table or name in _NOT_GRAPH or name.startswith(_QUANTISED)
+        if isinstance(function, types.BuiltinFunctionType) and not known and hasattr(
                 VariableFunctions, name):
-            table[id(found)] = found
+            table[id(function)] = function
     for excluded in ("multi_head_attention_forward", "gumbel_softmax", "_canonical_mask"):
         table.pop(id(getattr(functional, excluded, None)), None)
     return table

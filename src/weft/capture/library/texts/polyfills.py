@@ -17,12 +17,12 @@ def format_text(self: str, /, *args: Any, **kwargs: Any) -> str:
 
 
 def _filled(pieces: Any, args: Any, kwargs: Any) -> str:
-    made = ""
+    text = ""
     for literal, field in pieces:
-        made += literal
+        text += literal
         if field is not None:
-            made += _field(field, args, kwargs)
-    return made
+            text += _field(field, args, kwargs)
+    return text
 
 
 def _field(field: Any, args: Any, kwargs: Any) -> str:
@@ -84,12 +84,12 @@ def percent_format(self: str, values: Any) -> str:
     if not named and len(values) != wanted:
         raise TypeError("not enough arguments for format string" if len(values) < wanted else
                         "not all arguments converted during string formatting")
-    made = ""
+    text = ""
     for literal, key, kind, directive in directives:
-        made += literal
+        text += literal
         if key is not None:
-            made += written_by(_argument(values[key], kind), directive)
-    return made
+            text += written_by(_argument(values[key], kind), directive)
+    return text
 
 
 def _argument(value: Any, kind: str) -> Any:
@@ -117,18 +117,18 @@ def directives_of(text: str) -> tuple[tuple[str, int | str | None, str, str], ..
 
     ValueError for what is not supported: `*`, `%c`, names mixed with positions.
     """
-    found: list[tuple[str, int | str | None, str, str]] = []
+    directives: list[tuple[str, int | str | None, str, str]] = []
     end, counted, named = 0, 0, False
     while (match := _DIRECTIVE.match(text, end)) is not None:
         literal, name, options, kind = match.groups()
         end = match.end()
         if kind == "%":
-            found.append((literal + "%", None, "", ""))
+            directives.append((literal + "%", None, "", ""))
             continue
         named = named or name is not None
         how = "s" if kind in "sra" else kind
-        found.append((literal, counted if name is None else name, kind, f"%{options}{how}"))
+        directives.append((literal, counted if name is None else name, kind, f"%{options}{how}"))
         counted += name is None
     if "%" in text[end:] or (named and counted):
         raise ValueError("an unusual format")
-    return (*found, (text[end:], None, "", ""))
+    return (*directives, (text[end:], None, "", ""))

@@ -133,7 +133,7 @@ class TextValue(SymbolicValue):
         pair = (other, self) if reflected else (self, other)
         if op in ("add", "iadd") and other.python_type() is str:
             return join_texts(tx, pair)
-        left, right = (one.fixed() if isinstance(one, TextValue) else one for one in pair)
+        left, right = (part.fixed() if isinstance(part, TextValue) else part for part in pair)
         return tx.binary(op, left, right)
 
     def proxy(self, tx: Interpreter) -> Any:

@@ -80,10 +80,10 @@ def _resizing(function: Any) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = _by_sizes(tx, function, [tx.force(arg) for arg in args])
-        made = record(tx, function, args, kwargs)
-        if isinstance(made, TensorValue) and not evaluate(tx, lambda: _has_pixels(made.example)):
-            raise graph_break("operator-failed", f"{function.__name__} of {made!r}")
-        return made
+        image = record(tx, function, args, kwargs)
+        if isinstance(image, TensorValue) and not evaluate(tx, lambda: _has_pixels(image.example)):
+            raise graph_break("operator-failed", f"{function.__name__} of {image!r}")
+        return image
 
 
 def _by_sizes(tx: Interpreter, function: Any, args: Args) -> Args:
@@ -147,14 +147,14 @@ def _of_images(function: Any) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
-        made = record(tx, function, args, kwargs)
-        given = args[0] if args else None
-        if isinstance(given, TensorValue) and isinstance(made, TensorValue):
-            x = given.example
+        image = record(tx, function, args, kwargs)
+        source = args[0] if args else None
+        if isinstance(source, TensorValue) and isinstance(image, TensorValue):
+            x = source.example
             if x.device.type == "cpu" and x.dim() == 4 and _is_channels_last(x):
                 form: Kwargs = {"memory_format": constant(torch.channels_last)}
-                return record(tx, "contiguous", [made], form)
-        return made
+                return record(tx, "contiguous", [image], form)
+        return image
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:

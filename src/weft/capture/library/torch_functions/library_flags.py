@@ -90,12 +90,12 @@ def _state(read: Callable[..., Any], asked: Callable[..., Any] | None = None,
 
     @rule(read)
     def reading(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        given = _constants(tx, [*args, *kwargs.values()], {}) if where is None else where
+        asked_args = _constants(tx, [*args, *kwargs.values()], {}) if where is None else where
         name = function.__name__
-        source = tx.tree.object(function, name).call(_asking(given), f"{name}()")
-        before = tx.state.at_start(function, given)
+        source = tx.tree.object(function, name).call(_asking(asked_args), f"{name}()")
+        before = tx.state.at_start(function, asked_args)
         tx.guards.add(source, "is" if isinstance(before, torch.dtype) else "eq", before)
-        return tx.wrap_new(function(*given))
+        return tx.wrap_new(function(*asked_args))
 
 
 for _read in (torch.get_num_threads, torch.get_num_interop_threads, torch.get_autocast_dtype,

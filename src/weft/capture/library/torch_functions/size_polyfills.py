@@ -29,8 +29,8 @@ def linspace(
     step = (end - start) / torch.sym_max(steps - 1, 1)
     upward = start + place.to(dtype) * step
     downward = end - (steps - 1 - place).to(dtype) * step
-    made = torch.where((place == 0) | (place < steps // 2), upward, downward)
-    return made.requires_grad_() if requires_grad else made
+    steps_from_ends = torch.where((place == 0) | (place < steps // 2), upward, downward)
+    return steps_from_ends.requires_grad_() if requires_grad else steps_from_ends
 
 
 def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -40,8 +40,8 @@ def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     right = other.reshape((1,) * (rank - other.dim()) + tuple(other.shape))
     for dim in range(rank):
         left, right = left.unsqueeze(2 * dim + 1), right.unsqueeze(2 * dim)
-    made = left * right
-    return made.reshape([made.shape[2 * d] * made.shape[2 * d + 1] for d in range(rank)])
+    outer = left * right
+    return outer.reshape([outer.shape[2 * d] * outer.shape[2 * d + 1] for d in range(rank)])
 
 
 def pad_sequence(
@@ -50,25 +50,25 @@ def pad_sequence(
 ) -> Any:
     """`torch.nn.utils.rnn.pad_sequence` of tensors of one type."""
     first = sequences[0]
-    if not all(one.dim() and (one.dtype, one.device) == (first.dtype, first.device)
-               for one in sequences):
+    if not all(sequence.dim() and (sequence.dtype, sequence.device) == (first.dtype, first.device)
+               for sequence in sequences):
         return NotImplemented
     longest = first.shape[0]
-    for one in sequences:
-        longest = torch.sym_max(longest, one.shape[0])
+    for sequence in sequences:
+        longest = torch.sym_max(longest, sequence.shape[0])
     rows = []
-    for one in sequences:
-        missing = longest - one.shape[0]
+    for sequence in sequences:
+        missing = longest - sequence.shape[0]
         ends = (0, missing) if padding_side == "right" else (missing, 0)
-        rows.append(F.pad(one, (0, 0) * (one.dim() - 1) + ends, value=padding_value))
+        rows.append(F.pad(sequence, (0, 0) * (sequence.dim() - 1) + ends, value=padding_value))
     return torch.stack(rows, 0 if batch_first else 1)
 
 
 def one_hot_of(input: torch.Tensor, num_classes: int) -> torch.Tensor:
     """`torch.nn.functional.one_hot` with a symbolic number of classes."""
     check(num_classes > 0, lambda: "Class values must be smaller than num_classes.")
-    made = input.new_zeros((*input.shape, num_classes))
-    return made.scatter_(-1, input.unsqueeze(-1), 1)
+    zeros = input.new_zeros((*input.shape, num_classes))
+    return zeros.scatter_(-1, input.unsqueeze(-1), 1)
 
 
 def checked_one_hot(input: torch.Tensor, num_classes: int) -> torch.Tensor:
@@ -216,9 +216,9 @@ def combinations(
 
 def block_diag(*tensors: torch.Tensor) -> Any:
     """`torch.block_diag`: each row is zeros, a block, and zeros."""
-    if not all(isinstance(one, torch.Tensor) and one.dim() <= 2 for one in tensors):
+    if not all(isinstance(tensor, torch.Tensor) and tensor.dim() <= 2 for tensor in tensors):
         return NotImplemented
-    blocks = [torch.atleast_2d(one) for one in tensors]
+    blocks = [torch.atleast_2d(tensor) for tensor in tensors]
     left, right, rows = 0, sum(block.shape[1] for block in blocks), []
     for block in blocks:
         right = right - block.shape[1]
@@ -343,20 +343,20 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, dim: int) -> torch.Tensor:
-        made = torch.cumprod(input, dim)
-        ctx.save_for_backward(input, made)
+        products = torch.cumprod(input, dim)
+        ctx.save_for_backward(input, products)
         ctx.dim = dim
-        return made
+        return products
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (gradient,), dim = gradients, ctx.dim
-        input, made = ctx.saved_tensors
+        input, products = ctx.saved_tensors
         zero = input == 0
         first = zero & (zero.cumsum(dim) == 1)
         without = torch.cumprod(input.masked_fill(first, 1), dim)  # the product of the others
         at_zero = _sums_to_the_end(gradient * without, dim)
-        elsewhere = _sums_to_the_end(gradient * made, dim) / input.masked_fill(zero, 1)
+        elsewhere = _sums_to_the_end(gradient * products, dim) / input.masked_fill(zero, 1)
         return torch.where(first, at_zero, elsewhere.masked_fill(zero, 0)), None
 
 
@@ -371,8 +371,8 @@ def cumprod(input: torch.Tensor, dim: int) -> Any:
             and -input.dim() <= dim < input.dim()
             and input.dtype in (torch.float32, torch.float64)):
         return NotImplemented
-    made: torch.Tensor = _Products.apply(input, dim)  # type: ignore[no-untyped-call]
-    return made
+    products: torch.Tensor = _Products.apply(input, dim)  # type: ignore[no-untyped-call]
+    return products
 
 
 def lerp(input: torch.Tensor, end: torch.Tensor, weight: float) -> Any:
@@ -396,14 +396,14 @@ def matrix_norm(
     absolute values in a column (1, -1) or row (inf, -inf)."""
     if ord not in ("fro", 1, -1, math.inf, -math.inf) or not input.is_floating_point():
         return NotImplemented
-    made: torch.Tensor
+    norm: torch.Tensor
     if ord == "fro":
-        made = torch.linalg.vector_norm(input, 2, dim, keepdim)
-        return made
+        norm = torch.linalg.vector_norm(input, 2, dim, keepdim)
+        return norm
     within, over = dim if abs(ord) == 1 else (dim[1], dim[0])
     sums = input.abs().sum(within, keepdim=True)
-    made = sums.amax(over, keepdim=True) if ord > 0 else sums.amin(over, keepdim=True)
-    return made if keepdim else made.squeeze(dim)
+    norm = sums.amax(over, keepdim=True) if ord > 0 else sums.amin(over, keepdim=True)
+    return norm if keepdim else norm.squeeze(dim)
 
 
 def pow(input: Any, exponent: Any) -> Any:
