@@ -213,7 +213,7 @@ def _branch(
     for part in parts:
         # Operands of the branch that is not taken get zeros.
         note_graph(part, replace(graph_facts(part), reaches_all=True))
-    runs = [compile_part(part, given) for part in parts]
+    runs = [compile_part(part, operand_examples) for part in parts]
     choice = _Choice(runs[0], runs[1], list(items.values()))
     if isinstance(predicate, Node):
         return _Stage(_taking_list(choice), [predicate, *inputs], list(items))

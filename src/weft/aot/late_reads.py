@@ -18,9 +18,9 @@ from weft.shapes.graph_facts import LateReads, captured_facts
 def late_reads_of(gm: GraphModule) -> tuple[LateReads, ...]:
     """Those of all functions in the graph."""
     graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
-    found = (captured_facts(n).late_reads or getattr(n.target, "late_reads", None)
-             for graph in graphs for n in graph.nodes)
-    return tuple(dict.fromkeys(reads for reads in found if reads is not None))
+    of_nodes = (captured_facts(n).late_reads or getattr(n.target, "late_reads", None)
+                for graph in graphs for n in graph.nodes)
+    return tuple(dict.fromkeys(reads for reads in of_nodes if reads is not None))
 
 
 def all_hold(reads: tuple[LateReads, ...]) -> bool:

@@ -189,9 +189,9 @@ def unwrapped_graph(gm: GraphModule, plans: Plans) -> GraphModule:
     graph, env = _on_parts(gm, plans)
     graph.output(tuple(piece for result in _results(gm) for piece in _pieces(
         graph, env.get(result, result), result)))
-    made = _module(gm, graph)
-    note_graph(made, replace(graph_facts(made), is_on_parts=True))
-    return made
+    module = _module(gm, graph)
+    note_graph(module, replace(graph_facts(module), is_on_parts=True))
+    return module
 
 
 def _module(gm: GraphModule, graph: Graph) -> GraphModule:

@@ -138,8 +138,8 @@ class Backwards:
         eliminate_dead_code(gm)
         inputs = [n for n in graph.nodes if n.op == "placeholder"]
         reads = frozenset(i for i, n in enumerate(inputs) if n.users)
-        present = [n for n in tangents.values() if n not in absent]
-        sources = gradient_sources(graph, present, self.stages)
+        arriving = [n for n in tangents.values() if n not in absent]
+        sources = gradient_sources(graph, arriving, self.stages)
         note_graph(gm, GraphFacts(stages=stages_of_outputs(sources, self.stages)))
         call = with_sources(compiler(finish(gm)), sources, self.stages)
         return Backward(call, present, reads, not all(n._erased for n in with_zeros), is_other)

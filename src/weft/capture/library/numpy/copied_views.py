@@ -41,12 +41,12 @@ class CopiedView:
         """Whether the copy is written to, or used after a write to what it is a copy of."""
         taken, copies, stale = storages(self._taken), storages(self._copies), False
         for node in itertools.dropwhile(
-                lambda node: not storages([node.meta.get("example_value")]) & made, nodes):
-            given = [storages([one.meta.get("example_value")]) for one in node.all_input_nodes]
-            read = any(one & made for one in given)
+                lambda node: not storages([node.meta.get("example_value")]) & copies, nodes):
+            memories = [storages([n.meta.get("example_value")]) for n in node.all_input_nodes]
+            read = any(memory & copies for memory in memories)
             if captured_facts(node).has_effect:
-                stale = stale or any(one & taken for one in given[:1])
-                if given and given[0] & made:
+                stale = stale or any(memory & taken for memory in memories[:1])
+                if memories and memories[0] & copies:
                     return True
             elif read and stale:
                 return True

@@ -54,7 +54,7 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
         surface(error)
         return None
     writes = any(captured_facts(step).has_effect for step in steps)
-    sources = tuple(given.source for given in inputs)
+    sources = tuple(graph_input.source for graph_input in inputs)
     tx.data.input_tests[node] = InputTest(
         _function(inputs, steps, node), sources, writes, answer, tx.line())
     return answer
