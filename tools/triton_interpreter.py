@@ -40,7 +40,7 @@ from weft.codegen.lowering import variance
 from weft.codegen.scheduling import recomputed, schedule
 from weft.codegen.triton import prelude
 from weft.codegen.triton.emit import TritonSource
-from weft.codegen.triton.sized import Forms
+from weft.codegen.triton.specializations import Specializations
 from weft.codegen.triton.target import spell
 from weft.shapes.algebra.expr import Expr
 from weft.shapes.algebra.printing import python_text
@@ -91,8 +91,8 @@ def _interpret(kernel: Kernel, arguments: Sequence[Any]) -> None:
     """The kernel's Triton text, interpreted; raises OutsideMemory if it leaves its buffers."""
     memory = dict(zip([b.name for b in kernel.buffers], arguments, strict=False))
     sizes = dict(zip(map(str, kernel.sizes), arguments[len(memory) :], strict=True))
-    form = Forms(kernel).best(tuple(sizes.values())) if sizes else None
-    parts, split = spell(kernel, form)
+    choice = Specializations(kernel).best(tuple(sizes.values())) if sizes else None
+    parts, split = spell(kernel, choice)
     for name, (dtype, count) in (split.partials if split is not None else {}).items():
         memory[name] = torch.zeros(_value(count, sizes), dtype=to_torch(dtype))
     for part in parts:

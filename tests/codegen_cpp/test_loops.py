@@ -301,7 +301,7 @@ def test_reduction_over_two_loops() -> None:
 
 
 def norm_kernel(b: KernelBuilder, dtype: str, n: int) -> Kernel:
-    """Residual add, layer norm, tanh: three stages and values worth keeping."""
+    """Residual add, layer norm, tanh: three loop nests and values worth keeping."""
     (i,), (r,) = (v.symbol for v in b.outer), (v.symbol for v in b.inner)
     index = i * n + r
     x = b.op("add", b.load("x", dtype, index), b.load("y", dtype, index))

@@ -13,7 +13,7 @@ import weft
 from tests.codegen_triton.kernels import repeat
 from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.emit import emit
-from weft.codegen.triton.sized import Forms
+from weft.codegen.triton.specializations import Specializations
 from weft.codegen.triton.target import spell
 from weft.codegen.triton.tiling import choose_tiling
 from weft.runtime.triton_build import TritonRequest, build, compile_here
@@ -156,7 +156,7 @@ def test_quotients_of_sizes_that_may_be_negative() -> None:
     x = builder.load("in0", "f32", i + (rows - columns) // (rows + 3) + (3 - columns) // 2 + 1)
     builder.store("out0", "f32", i, x)
     kernel = builder.build("shifted")
-    (part,), _ = spell(kernel, Forms(kernel).best((100, 300)))
+    (part,), _ = spell(kernel, Specializations(kernel).best((100, 300)))
     source = part.source
     assert "p.floor_div" in source.text
     request = TritonRequest(source.text, source.name, source.signature, source.num_warps, SM90)
@@ -166,7 +166,7 @@ def test_quotients_of_sizes_that_may_be_negative() -> None:
 @pytest.mark.usefixtures("_triton")
 def test_indices_divided_by_sizes_keep_wide_loads(tmp_path: Path) -> None:
     kernel = repeat()
-    (part,), _ = spell(kernel, Forms(kernel).best((128, 128)))
+    (part,), _ = spell(kernel, Specializations(kernel).best((128, 128)))
     source = part.source
     compile_here(TritonRequest(source.text, source.name, source.signature, source.num_warps, SM90,
                                multiples=source.multiples))

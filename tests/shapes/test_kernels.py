@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import weft
-from weft.codegen.cpp.segments import segments
+from weft.codegen.cpp.loop_splitting import segments
 from weft.codegen.ir.loop_ir import KernelBuilder, LoopVar, Op
 from weft.shapes.algebra.expr import IntExpr, loop_index, symbol
 

@@ -43,7 +43,7 @@ from weft.codegen import compile_graph, cpp, targets
 from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.lowering import variance
 from weft.codegen.scheduling import recomputed, schedule
-from weft.codegen.triton.sized import Forms
+from weft.codegen.triton.specializations import Specializations
 from weft.codegen.triton.target import spell
 from weft.config import config
 from weft.diagnostics import events
@@ -209,11 +209,11 @@ def _cpp_text(kernel: Kernel, _: Mapping[str, int]) -> str:
 
 
 def _triton_text(kernel: Kernel, hints: Mapping[str, int]) -> str:
-    """The form that the kernel is written in for the sizes of the call."""
-    forms = Forms(kernel) if kernel.sizes else None
-    form = forms and forms.best(tuple(hints.get(name, _UNKNOWN_SIZE) for name in forms.names))
+    """The specialization of the kernel for the sizes of the call."""
+    known = Specializations(kernel) if kernel.sizes else None
+    choice = known and known.best(tuple(hints.get(name, _UNKNOWN_SIZE) for name in known.names))
     try:
-        parts, _ = spell(kernel, form)
+        parts, _ = spell(kernel, choice)
     except NotImplementedError as error:
         return f"# {kernel.name}: {type(error).__name__}: {error}"
     return "\n\n".join(

@@ -18,8 +18,8 @@ import torch
 from torch.fx import GraphModule
 
 from weft.codegen import targets
+from weft.codegen.calls.emit import write_calls
 from weft.codegen.calls.memory import plan_memory
-from weft.codegen.calls.wrapper import write_calls
 from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.kernels import build_kernel
 from weft.codegen.lowering import GraphLowering

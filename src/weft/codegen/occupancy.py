@@ -1,10 +1,10 @@
 """Whether a kernel would leave most of a GPU idle.
 
 Place in the pipeline: used by `scheduling/schedule.py` before it merges groups on a GPU, and by
-`triton/split.py` and `lowering/variance.py`, which cut long rows into pieces. A reduction with few
-results and long rows is computed by two kernels (`triton/split.py`). This is not possible if a
-third member reads its results at every point of the rows again (a batch norm of 64 channels,
-normalised in the same kernel): then one program computes each row::
+`triton/split_reductions.py` and `lowering/variance.py`, which cut long rows into pieces. A
+reduction with few results and long rows is split into two kernels. This is not possible if a third
+member reads its results at every point of the rows again (a batch norm of 64 channels, normalised
+in the same kernel): then one program computes each row::
 
     leaves_gpu_idle(domain, members)    # [(written buffer, accesses, ...)]
 """

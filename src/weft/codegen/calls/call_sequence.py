@@ -1,6 +1,6 @@
 """The call sequence under construction, and how tensors are made and written in it.
 
-Place in the pipeline: filled by `wrapper.py`, `library_calls.py` and `gemm_calls.py`. The C
+Place in the pipeline: filled by `emit.py`, `library_calls.py` and `gemm_calls.py`. The C
 callables of `runtime/tensor_calls.py`, one for each distinct form, make and view tensors; unknown
 sizes are passed at the call::
 

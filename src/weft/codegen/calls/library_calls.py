@@ -1,6 +1,6 @@
 """How ATen calls are written in the call sequence.
 
-Place in the pipeline: used by `wrapper.py`. Matrix products are calls of C functions
+Place in the pipeline: used by `emit.py`. Matrix products are calls of C functions
 (`runtime/tensor_calls.py`), others of torch's bindings if possible (`bindings.py`). Results whose
 strides ATen may choose are converted to the promised ones.
 """

@@ -1,6 +1,6 @@
 """Lifetimes of buffers, and which dead buffer's memory a new one reuses.
 
-Place in the pipeline: after `scheduling/schedule.py`; `wrapper.py` follows the plan. Buffers that a
+Place in the pipeline: after `scheduling/schedule.py`; `emit.py` follows the plan. Buffers that a
 kernel or an `out=` call fills may reuse dead memory of the same size; memory that ATen returned may
 be reused too, unless it could alias something (views)::
 
@@ -209,19 +209,19 @@ def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:
     """Whether `target` may have the memory of `source`.
 
     It may if every load of `source` is at the index and level of the one store to `target`, and no
-    load of a later stage (after a further reduction) could follow that store. A sum of what is
-    stored belongs to the store's own stage.
+    load of a later loop nest (after a further reduction) could follow that store. A sum of what is
+    stored belongs to the store's own nest.
     """
     stores = [s for s in kernel.stores if s.buffer == target]
     if len(stores) != 1 or any(s.mode != "assign" for s in kernel.stores):
         return False
     store = stores[0]
     depth = reduction_depths(kernel)
-    stage = depth[store.value.id]
+    nest = depth[store.value.id]
     reduced = [n for n in kernel.nodes if isinstance(n, Reduce)]
-    if any(s.inner and depth[s.value.id] > stage for s in kernel.stores):
+    if any(s.inner and depth[s.value.id] > nest for s in kernel.stores):
         return False
-    if any(depth[n.id] > stage + 1 for n in reduced) or (reduced and not store.inner):
+    if any(depth[n.id] > nest + 1 for n in reduced) or (reduced and not store.inner):
         return False
     loads = [n for n in kernel.nodes if isinstance(n, Load) and n.buffer == source]
     return all(n.index == store.index and n.inner == store.inner for n in loads)

@@ -3,7 +3,7 @@
 Place in the pipeline: after `codegen/scheduling/`, beside `codegen/triton/`; uses `runtime/` to
 compile.
 
-`plan.py` decides (vectorised loop, lanes, stages), `emit.py` prints, `spelling.py` holds the
+`plan.py` decides (vectorised loop, lanes, loop nests), `emit.py` prints, `spelling.py` holds the
 tables, `include/*.h` is the code that kernels are written in, `target.py` is the entry point.
 """
 

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, final
 
+from weft.codegen.cpp.loop_nests import LoopNestWriter
 from weft.codegen.cpp.nodes import name_of
 from weft.codegen.cpp.plan import (
     BACKWARDS,
@@ -39,13 +40,12 @@ from weft.codegen.cpp.plan import (
     HEAVY,
     MAX_CHUNKS,
     SHUFFLED_STEPS,
+    LoopNest,
     Plan,
-    Stage,
     accesses,
     make_plan,
 )
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION, headers_of
-from weft.codegen.cpp.stages import StageWriter
 from weft.codegen.cpp.tiles import Tile
 from weft.codegen.ir.loop_ir import (
     Const,
@@ -87,7 +87,7 @@ class Counters:
 
 
 @final
-class KernelWriter(StageWriter):
+class KernelWriter(LoopNestWriter):
     """Prints one kernel; also with the plan for rows that are too long for row buffers, if there is
     one."""
 
@@ -178,18 +178,18 @@ class KernelWriter(StageWriter):
     def split_bodies(self) -> None:
         """`partial` reduces one chunk of one point into scratch memory; `body` combines the chunks.
         """
-        stage = self.plan.stages[0]
+        nest = self.plan.nests[0]
         with self.block("struct Partial", ";"):
-            for r in stage.reductions:
+            for r in nest.reductions:
                 self.line(f"decltype({self.begin(r)}) acc{r.id};")
         with self.body("partial", "a.chunks"):
             self.line("Partial& partial = ((Partial*)a.scratch)[point];")
             self.chunk_bounds()
-            self.point(lambda: self.partial(stage))
+            self.point(lambda: self.partial(nest))
         with self.body("body"):
             first = "(const Partial*)a.scratch + point * a.chunks"
             self.line(f"const Partial* const partials = {first};")
-            self.point(lambda: self.combine(stage))
+            self.point(lambda: self.combine(nest))
 
     def chunk_bounds(self) -> None:
         assert self.plan.split is not None
@@ -203,21 +203,21 @@ class KernelWriter(StageWriter):
         """Chunks begin at multiples of this number."""
         return self.plan.step if self.plan.split is self.plan.vector else 1
 
-    def partial(self, stage: Stage) -> None:
-        self.outer_nodes(lambda n: not self.plan.stage_of[n.id])
-        for number, name in self.accumulators(stage).items():
+    def partial(self, nest: LoopNest) -> None:
+        self.outer_nodes(lambda n: not self.plan.nest_of[n.id])
+        for number, name in self.accumulators(nest).items():
             self.line(f"partial.acc{number} = {name};")
 
-    def combine(self, stage: Stage) -> None:
-        for r in stage.reductions:
+    def combine(self, nest: LoopNest) -> None:
+        for r in nest.reductions:
             self.line(f"auto acc{r.id} = {self.begin(r)};")
         with self.block("for (int64_t chunk = 0; chunk < a.chunks; ++chunk)"):
-            for r in stage.reductions:
+            for r in nest.reductions:
                 kind = REDUCTION[r.kind]
                 self.line(f"acc{r.id} = {kind}::combine(acc{r.id}, partials[chunk].acc{r.id});")
-        for r in stage.reductions:
+        for r in nest.reductions:
             self.finish(r, f"acc{r.id}")
-        self.after_stages()
+        self.after_nests()
 
     def parameters(self) -> None:
         for i, buffer in enumerate(self.kernel.buffers):
@@ -352,7 +352,7 @@ class KernelWriter(StageWriter):
         if plan.vector is None or plan.vector_inner:
             lanes()
         elif plan.swept:
-            self.sweep(plan.vector, plan.stages[0], *self.block_bounds())
+            self.sweep(plan.vector, plan.nests[0], *self.block_bounds())
         else:
             self.vector_loop(plan.vector, *self.block_bounds(), lanes, plan.segments)
 
@@ -423,10 +423,10 @@ class KernelWriter(StageWriter):
 
     def lanes(self) -> None:
         """Everything of one point, or of the lanes of one vector of points."""
-        for number, stage in enumerate(self.plan.stages):
-            self.outer_nodes(lambda n, known=number: self.plan.stage_of[n.id] <= known)  # type: ignore[misc]
-            self.stage(stage)
-        self.after_stages()
+        for number, nest in enumerate(self.plan.nests):
+            self.outer_nodes(lambda n, known=number: self.plan.nest_of[n.id] <= known)  # type: ignore[misc]
+            self.nest(nest)
+        self.after_nests()
 
 
 def _with_functions_apart(lines: list[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Prints scalar nodes and stores as C++ statements: loads, operators, indices.
 
-Place in the pipeline: the lowest layer of the printer; `stages.py` puts loops around it.
+Place in the pipeline: the lowest layer of the printer; `loop_nests.py` puts loops around it.
 
 A node becomes one line, `const auto v3 = add(v1, v2);`: a vector if it differs between the lanes of
 the vectorised loop, else a scalar that is widened where it meets vectors.
@@ -14,8 +14,8 @@ from functools import reduce
 from math import inf, prod
 from typing import Final
 
+from weft.codegen.cpp.loop_splitting import Segment
 from weft.codegen.cpp.plan import BACKWARDS, SHUFFLED_STEPS, Plan
-from weft.codegen.cpp.segments import Segment
 from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, literal
 from weft.codegen.cpp.tiles import Tile
 from weft.codegen.ir.loop_ir import (
@@ -343,7 +343,7 @@ class NodeWriter:
     def combining_store(
         self, store: Store, address: str, value: str, step: IntExpr | None
     ) -> None:
-        """What is there and the value; lane by lane where lanes may meet."""
+        """Combine the value with what is there; lane by lane where lanes may conflict."""
         if not self.is_wide_store(store):
             self.line(f"store1({address}, {store.mode}(load1({address}), {value}));")
         elif step == 1:

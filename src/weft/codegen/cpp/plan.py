@@ -1,13 +1,13 @@
-"""Decides how one kernel is written in C++: vectorised variable, lanes, loops, stages, row buffers.
+"""Decides how one kernel is written in C++: vectorised loop, lanes, loop nests, row buffers.
 
 Place in the pipeline: `emit.py` prints what a `Plan` says and decides nothing itself.
 
 A kernel's outer variables are flattened into *points*, which threads share. One variable is
 vectorised: an inner one (its lanes are folded by each reduction: softmax over contiguous rows) or
-an outer one (each lane is a point: pointwise kernels, sums over leading dimensions). Inner loops
-run once per *stage*: stage 0 needs no reduction, stage 1 needs those of stage 0, and so on. Inner
-values that are expensive and needed by several stages are stored in a row buffer, which stays in
-the first-level cache.
+an outer one (each lane is a point: pointwise kernels, sums over leading dimensions). The inner
+loops are run several times, each time as a *nest*: nest 0 needs no reduction, nest 1 needs those of
+nest 0, and so on. Inner values that are expensive and needed by several nests are stored in a row
+buffer, which stays in the first-level cache.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final, final
 
-from weft.codegen.cpp.meeting import combining, is_apart, owners
-from weft.codegen.cpp.segments import Segment, segments, settled
+from weft.codegen.cpp.loop_splitting import Segment, segments, settled
+from weft.codegen.cpp.scatter_conflicts import combining, is_apart, owners
 from weft.codegen.cpp.tiles import Tile, choose_tile, tile_cost
 from weft.codegen.ir.dtypes import ITEM_SIZE
 from weft.codegen.ir.loop_ir import (
@@ -108,7 +108,7 @@ class Access:
 
 @final
 @dataclass
-class Stage:
+class LoopNest:
     """One run over the inner loops: the nodes it evaluates, in order, and what it produces."""
 
     nodes: list[Node] = field(default_factory=list)
@@ -131,8 +131,8 @@ class Plan:
     varying: frozenset[int]  # ids of nodes that differ between lanes
     points: tuple[LoopVar, ...]
     loops: tuple[LoopVar, ...]
-    stages: list[Stage]
-    stage_of: dict[int, int]  # outer-level node or reduction -> after how many stages it is known
+    nests: list[LoopNest]
+    nest_of: dict[int, int]  # outer-level node or reduction -> after how many nests it is known
     narrow: frozenset[int]  # ids of index values that 32 bits hold wherever they are used
     segments: list[Segment] = field(default_factory=list)  # of the vectorised loop, if cut
     settled: frozenset[int] = frozenset()  # nodes that the cuts make unnecessary
@@ -141,7 +141,7 @@ class Plan:
     split: LoopVar | None = None  # the inner variable whose range threads share
     row_capacity: int = 0  # inner points that row buffers hold, where their number is not known
     swept: bool = False  # row by row: reductions of neighbouring points are carried in arrays
-    owners: dict[int, Indirect] = field(default_factory=dict)  # see `meeting.py`
+    owners: dict[int, Indirect] = field(default_factory=dict)  # see `scatter_conflicts.py`
     one_thread: bool = False
 
     @property
@@ -189,26 +189,26 @@ class Plan:
 
     def is_known_at_points(self, node: Node) -> bool:
         """Is it the same for all lanes and inner loops, and known before these?"""
-        return not (node.inner or self.varies(node) or self.stage_of[node.id])
+        return not (node.inner or self.varies(node) or self.nest_of[node.id])
 
 
 def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> Plan:
     """The cheapest plan according to the cost model; without row buffers if they are not wanted."""
     vector, varying = _choose_vector(kernel, vector_bytes)
     vector_inner = vector is not None and vector in kernel.inner
-    stage_of = reduction_depths(kernel)
+    nest_of = reduction_depths(kernel)
     plan = Plan(
         kernel, vector, vector_inner, 1, 1, varying,
         points=tuple(v for v in kernel.outer if v is not vector),
         loops=tuple(v for v in kernel.inner if v is not vector),
-        stages=[], stage_of=stage_of, narrow=narrow_indices(kernel, varying),
+        nests=[], nest_of=nest_of, narrow=narrow_indices(kernel, varying),
     )
     if vector is not None:
         _cut(plan, vector, vector_bytes)
         plan.tile = choose_tile(kernel, vector, varying)
         if plan.tile is not None:
             plan.points = tuple(v for v in plan.points if v is not plan.tile.rows)
-    plan.stages = _fill_stages(plan, keep_rows)
+    plan.nests = _fill_nests(plan, keep_rows)
     plan.split = _split_variable(plan)
     plan.swept = _is_swept(plan)
     _share_combining_stores(plan)
@@ -226,7 +226,7 @@ def _branches(plan: Plan) -> tuple[LoopVar, list[Segment]] | None:
 
 
 def _share_combining_stores(plan: Plan) -> None:
-    """How threads share points that may meet."""
+    """How threads share points with scatter conflicts."""
     stores, points = combining(plan.kernel), list(plan.points)
     if plan.block and plan.vector is not None:
         points.append(plan.vector)
@@ -475,15 +475,15 @@ def _fits_registers(plan: Plan, registers: int) -> bool:
     """Whether the sums of all columns (neighbouring points) fit in registers while rows are
     read."""
     sums = [n for n in plan.kernel.nodes if isinstance(n, Reduce)]
-    one_run = all(plan.stage_of[n.id] == 1 for n in sums)
+    one_run = all(plan.nest_of[n.id] == 1 for n in sums)
     return not plan.vector_inner and one_run and 0 < len(sums) * registers <= MOST_SUMS
 
 
 def _split_variable(plan: Plan) -> LoopVar | None:
     """The inner loop to divide between threads if there are too few points, or None."""
-    if plan.tile is not None or len(plan.stages) != 1:
+    if plan.tile is not None or len(plan.nests) != 1:
         return None
-    if plan.stages[0].stores or not plan.stages[0].reductions:
+    if plan.nests[0].stores or not plan.nests[0].reductions:
         return None
     counts = [v.extent for v in plan.points]
     if plan.vector is not None and not plan.vector_inner:
@@ -506,47 +506,47 @@ def _is_swept(plan: Plan) -> bool:
     """
     if plan.vector is None or plan.vector_inner or plan.tile is not None or plan.segments:
         return False
-    if not plan.kernel.inner or len(plan.stages) != 1 or plan.split is not None:
+    if not plan.kernel.inner or len(plan.nests) != 1 or plan.split is not None:
         return False
-    wide = all(plan.varies(r.value) for r in plan.stages[0].reductions)
+    wide = all(plan.varies(r.value) for r in plan.nests[0].reductions)
     extent = plan.vector.extent
     return wide and trips(extent) > plan.step
 
 
-# ---- stages --------------------------------------------------------------------------------------
+# ---- loop nests ----------------------------------------------------------------------------------
 
 
-def _fill_stages(plan: Plan, keep_rows: bool) -> list[Stage]:
-    kernel, stage_of = plan.kernel, plan.stage_of
+def _fill_nests(plan: Plan, keep_rows: bool) -> list[LoopNest]:
+    kernel, nest_of = plan.kernel, plan.nest_of
     reductions = [n for n in kernel.nodes if isinstance(n, Reduce)]
     inner_stores = [s for s in kernel.stores if s.inner]
-    last = max([stage_of[r.id] - 1 for r in reductions]
-               + [_store_stage(s, stage_of) for s in inner_stores], default=-1)
-    stages = [Stage() for _ in range(last + 1)]
+    last = max([nest_of[r.id] - 1 for r in reductions]
+               + [_store_nest(s, nest_of) for s in inner_stores], default=-1)
+    nests = [LoopNest() for _ in range(last + 1)]
     for reduction in reductions:
-        stages[stage_of[reduction.id] - 1].reductions.append(reduction)
+        nests[nest_of[reduction.id] - 1].reductions.append(reduction)
     for store in inner_stores:
-        stages[_store_stage(store, stage_of)].stores.append(store)
-    closures = [_closure(_roots(stage)) for stage in stages]
-    if keep_rows and len(stages) > 1:
-        _keep_dear_values(plan, stages, closures)
+        nests[_store_nest(store, nest_of)].stores.append(store)
+    closures = [_closure(_roots(nest)) for nest in nests]
+    if keep_rows and len(nests) > 1:
+        _keep_dear_values(plan, nests, closures)
     order = {node.id: i for i, node in enumerate(kernel.nodes)}
-    for stage in stages:
-        reused = {n.id for n in stage.reused}
-        needed = _closure(_roots(stage), reused)
-        stage.nodes = sorted(needed.values(), key=lambda n: order[n.id])
-    return stages
+    for nest in nests:
+        reused = {n.id for n in nest.reused}
+        needed = _closure(_roots(nest), reused)
+        nest.nodes = sorted(needed.values(), key=lambda n: order[n.id])
+    return nests
 
 
-def _store_stage(store: Store, stage_of: dict[int, int]) -> int:
-    return max(stage_of[n.id] for n in (store.value, *store.indirect))
+def _store_nest(store: Store, nest_of: dict[int, int]) -> int:
+    return max(nest_of[n.id] for n in (store.value, *store.indirect))
 
 
-def _roots(stage: Stage) -> list[Node]:
-    roots = [r.value for r in stage.reductions]
-    for store in stage.stores:
+def _roots(nest: LoopNest) -> list[Node]:
+    roots = [r.value for r in nest.reductions]
+    for store in nest.stores:
         roots += [store.value, *store.indirect]
-    return [*roots, *stage.kept]
+    return [*roots, *nest.kept]
 
 
 def _closure(roots: Iterable[Node], stop: Iterable[int] = ()) -> dict[int, Node]:
@@ -562,8 +562,8 @@ def _closure(roots: Iterable[Node], stop: Iterable[int] = ()) -> dict[int, Node]
     return needed
 
 
-def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, Node]]) -> None:
-    """Fill `kept` and `reused`: what a later stage needs from an earlier one and is expensive to
+def _keep_dear_values(plan: Plan, nests: list[LoopNest], closures: list[dict[int, Node]]) -> None:
+    """Fill `kept` and `reused`: what a later nest needs from an earlier one and is expensive to
     recompute.
 
     Rows of unknown length are assumed to be short: the target checks that at each call.
@@ -574,8 +574,8 @@ def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, 
     lanes = 1 if plan.vector_inner or plan.vector is None else plan.step
     row = (prod(map(trips, extents)) if known else SHORT_ROW) * lanes
     kept: dict[int, Node] = {}
-    for later in range(1, len(stages)):
-        for node in _frontier(stages[later], closures, later):
+    for later in range(1, len(nests)):
+        for node in _frontier(nests[later], closures, later):
             size = row * ITEM_SIZE[node.dtype]
             if node.id not in kept and (size > space or _recompute_cost(plan, node) < KEEP_COST):
                 continue
@@ -583,19 +583,19 @@ def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, 
                 space -= size
                 kept[node.id] = node
                 first = next(i for i, c in enumerate(closures) if node.id in c)
-                stages[first].kept.append(node)
-            stages[later].reused.append(node)
+                nests[first].kept.append(node)
+            nests[later].reused.append(node)
     if kept and not known:
         point = sum(ITEM_SIZE[node.dtype] for node in kept.values()) * lanes
         plan.row_capacity = ROW_BUFFER_BYTES // point
 
 
-def _frontier(stage: Stage, closures: list[dict[int, Node]], later: int) -> list[Node]:
-    """The shared nodes that this stage uses directly."""
+def _frontier(nest: LoopNest, closures: list[dict[int, Node]], later: int) -> list[Node]:
+    """The shared nodes that this nest uses directly."""
     shared = {i for closure in closures[:later] for i in closure} & closures[later].keys()
     users = [n for n in closures[later].values() if n.id not in shared]
     used = {o.id: o for n in users for o in operands(n)}
-    used |= {n.id: n for n in _roots(stage)}
+    used |= {n.id: n for n in _roots(nest)}
     return [n for i, n in used.items() if i in shared and not isinstance(n, Const | Indirect)]
 
 

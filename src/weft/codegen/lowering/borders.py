@@ -1,8 +1,8 @@
 """Borders that repeat the image: padding by reflection and by replication, and its gradients.
 
 Place in the pipeline: part of `lowering/`. Along a dimension whose elements are adjacent in memory,
-each part of a padded row is read as a run, which the targets recognise (`cpp/segments.py`); along
-other dimensions the position is a formula::
+each part of a padded row is read as a run, which the targets recognise (`cpp/loop_splitting.py`);
+along other dimensions the position is a formula::
 
     reflection_pad1d(x, (2, 2))    x[2] x[1] | x[0] x[1] ... x[n-1] | x[n-2] x[n-3]
 """

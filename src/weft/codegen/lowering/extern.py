@@ -1,8 +1,8 @@
 """Calls of ATen operators that have no formula: matmul, convolution, attention, sorting, …
 
 Place in the pipeline: part of `lowering/`. Tensor arguments are realised; results become buffers
-with the shapes and strides that the node's metadata promises (the wrapper checks strides if ATen
-may choose others).
+with the shapes and strides that the node's metadata promises (the call sequence checks strides if
+ATen may choose others).
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ from weft.codegen.triton.spelling import (
     spell_op,
     spell_quotient,
 )
-from weft.codegen.triton.split import identity_value
+from weft.codegen.triton.split_reductions import identity_value
 from weft.codegen.triton.tiling import Axis, Tiling
 from weft.shapes.algebra.expr import Expr, subs, symbol
 from weft.shapes.algebra.printing import fits_int32, triton_text

@@ -15,8 +15,8 @@ import torch
 from weft.codegen.ir.dtypes import to_torch
 from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.triton.emit import TritonSource, emit
-from weft.codegen.triton.sized import Form, Forms, SizedKernel
-from weft.codegen.triton.split import Split, split_in, split_reduction
+from weft.codegen.triton.specializations import Specialization, Specializations, SpecializedKernel
+from weft.codegen.triton.split_reductions import Split, split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
 from weft.diagnostics import events
 from weft.runtime.cuda_kernel import load
@@ -46,10 +46,12 @@ class Spelled:
         return tuple(str(s) for s in self.kernel.sizes)
 
 
-def spell(kernel: Kernel, form: Form | None = None) -> tuple[list[Spelled], Split | None]:
+def spell(
+    kernel: Kernel, choice: Specialization | None = None
+) -> tuple[list[Spelled], Split | None]:
     """Write `kernel` as one GPU kernel, or as two if its reduction is split."""
-    if form is not None:
-        return _spell_form(kernel, form)
+    if choice is not None:
+        return _spell_specialized(kernel, choice)
     tiling = choose_tiling(kernel)
     split = split_reduction(kernel, tiling)
     if split is None:
@@ -58,12 +60,14 @@ def spell(kernel: Kernel, form: Form | None = None) -> tuple[list[Spelled], Spli
     return [Spelled(k, emit(k, choose_tiling(k), k.name)) for k in parts], split
 
 
-def _spell_form(kernel: Kernel, form: Form) -> tuple[list[Spelled], Split | None]:
-    split = split_in(kernel, form.chunks, even=form.even) if form.chunks > 1 else None
+def _spell_specialized(
+    kernel: Kernel, choice: Specialization
+) -> tuple[list[Spelled], Split | None]:
+    split = split_in(kernel, choice.chunks, even=choice.even) if choice.chunks > 1 else None
     parts = (kernel,) if split is None else (split.first, split.second)
     return [
-        Spelled(k, emit(k, t, k.name, narrow=form.narrow, multiples=form.multiples))
-        for k, t in zip(parts, form.tilings, strict=True)
+        Spelled(k, emit(k, t, k.name, narrow=choice.narrow, multiples=choice.multiples))
+        for k, t in zip(parts, choice.tilings, strict=True)
     ], split
 
 
@@ -78,17 +82,17 @@ def compile_kernels(
     kernel uses an operator that Triton lacks.
     """
     target = _Target.of(device)
-    forms = [Forms(kernel) if kernel.sizes else None for kernel in kernels]
-    first = [f and f.best(_likely(f.names, hints or {})) for f in forms]
-    spelled = [spell(k, form) for k, form in zip(kernels, first, strict=True)]
+    choices = [Specializations(kernel) if kernel.sizes else None for kernel in kernels]
+    first = [f and f.best(_likely(f.names, hints or {})) for f in choices]
+    spelled = [spell(k, choice) for k, choice in zip(kernels, first, strict=True)]
     launches = target.launches(kernels, spelled)
     shared: dict[tuple[TritonSource, ...], Callable[..., None]] = {}
-    for i, (known, form) in enumerate(zip(forms, first, strict=True)):
-        if known is not None and form is not None:
+    for i, (known, choice) in enumerate(zip(choices, first, strict=True)):
+        if known is not None and choice is not None:
             text = tuple(part.source for part in spelled[i][0])
             launch = shared.get(text)  # equal kernels of a model's layers are compiled once
-            launches[i] = shared[text] = launch or SizedKernel(
-                known, {form: launches[i]}, target.builder(kernels[i])).launch
+            launches[i] = shared[text] = launch or SpecializedKernel(
+                known, {choice: launches[i]}, target.builder(kernels[i])).launch
     return launches
 
 
@@ -132,9 +136,9 @@ class _Target:
             for kernel, (_, split) in zip(kernels, spelled, strict=True)
         ]
 
-    def builder(self, kernel: Kernel) -> Callable[[Form], Callable[..., None]]:
-        """A function that compiles further forms of a kernel."""
-        return lambda form: self.launches([kernel], [spell(kernel, form)])[0]
+    def builder(self, kernel: Kernel) -> Callable[[Specialization], Callable[..., None]]:
+        """A function that compiles further specializations of a kernel."""
+        return lambda choice: self.launches([kernel], [spell(kernel, choice)])[0]
 
 
 def _load_each(

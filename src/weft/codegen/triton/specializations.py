@@ -1,10 +1,11 @@
-"""Kernels of symbolic sizes: a few forms of one kernel, chosen by the sizes of a call.
+"""Kernels of symbolic sizes: a few specializations of one kernel, chosen by the sizes of a call.
 
-Place in the pipeline: between `target.py`, which compiles a form, and the call sequence. One text
-for all sizes would be slow: rows of 128 in tiles of 4096, loads of single elements because rows may
-start anywhere, index arithmetic in 64 bits. A form assumes what is true of many sizes::
+Place in the pipeline: between `target.py`, which compiles a specialization, and the call sequence.
+One text for all sizes would be slow: rows of 128 in tiles of 4096, loads of single elements because
+rows may start anywhere, index arithmetic in 64 bits. A specialization assumes what is true of many
+sizes::
 
-    form                              holds for sizes where
+    assumption                        holds for sizes where
     tile of [1, 1024], row at once    the row has at most 1024 elements
     indices in 32 bits                no index of the kernel is larger
     s0, s1 multiples of 4, 8 or 16    they are: loads of whole vectors
@@ -12,9 +13,9 @@ start anywhere, index arithmetic in 64 bits. A form assumes what is true of many
     rows in 16 pieces                 the row has 16 elements; chosen where the results are few
     the pieces are equal              16 divides the row's length
 
-The form for the sizes seen while compiling is compiled with the graph. Other sizes use any form
-that holds for them, however slow, until they occur again: then they get their own. So a loop over
-growing lengths does not compile at each step.
+The specialization for the sizes seen while compiling is compiled with the graph. Other sizes use
+any that holds for them, however slow, until they occur again: then they get their own. So a loop
+over growing lengths does not compile at each step.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import torch
 from weft import _cuda
 from weft.codegen.ir.loop_ir import Indirect, Kernel, index_exprs, number_of_points
 from weft.codegen.triton.emit import number_names
-from weft.codegen.triton.split import choose_chunks, split_in
+from weft.codegen.triton.split_reductions import choose_chunks, split_in
 from weft.codegen.triton.tiling import Measure, Tiling, choose_tiling, is_whole
 from weft.shapes.algebra.atoms import Atom, Symbol
 from weft.shapes.algebra.expr import Expr, IntExpr, maximum, operands, subs
@@ -37,10 +38,10 @@ from weft.shapes.algebra.printing import python_text
 
 POWERS: Final = (16, 8, 4)
 """Sizes that are multiples of these keep rows aligned to wide loads."""
-WORTH_A_FORM: Final = 3
-"""After this many calls with the same sizes, these sizes get the form that suits them best."""
+WORTH_SPECIALIZING: Final = 3
+"""After this many calls with the same sizes, these sizes get the best specialization for them."""
 MOST_SIZES: Final = 4096
-"""Tuples of sizes whose form is remembered."""
+"""Tuples of sizes whose specialization is remembered."""
 
 Launch = Callable[..., None]
 """Takes the kernel's buffers, then its sizes."""
@@ -48,7 +49,7 @@ Launch = Callable[..., None]
 
 @final
 @dataclass(frozen=True)
-class Form:
+class Specialization:
     """The assumptions of one text of the kernel; `tilings`: of the kernel, or of the two kernels
     that a reduction in `chunks` pieces, of equal length if `even`, is split into."""
 
@@ -60,8 +61,8 @@ class Form:
 
 
 @final
-class Forms:
-    """The forms of one kernel."""
+class Specializations:
+    """The specializations of one kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -69,23 +70,24 @@ class Forms:
         self.symbols = tuple(s for s in kernel.sizes if str(s) not in self.numbers)
         self.names = tuple(map(str, self.symbols))
 
-    def best(self, sizes: tuple[int, ...]) -> Form:
-        """The best form for these sizes (in the order of `Kernel.sizes`, without floats)."""
+    def best(self, sizes: tuple[int, ...]) -> Specialization:
+        """The best one for these sizes (in the order of `Kernel.sizes`, without floats)."""
         measure = self._measure(sizes)
         multiples = frozenset(
             (name, power) for name, size in zip(self.names, sizes, strict=True)
             if (power := next((p for p in POWERS if size % p == 0), 0))
         )
-        form = self._form(sizes, even=True)
-        measured = tuple(t.measured(measure) for t in form.tilings)
-        return replace(form, tilings=measured, multiples=multiples)
+        choice = self._specialize(sizes, even=True)
+        measured = tuple(t.measured(measure) for t in choice.tilings)
+        return replace(choice, tilings=measured, multiples=multiples)
 
-    def general(self, sizes: tuple[int, ...]) -> Form:
-        """A form for these sizes that also holds for many others."""
-        form = self._form(sizes, even=False)
-        return replace(form, tilings=tuple(t.measured(lambda extent: extent) for t in form.tilings))
+    def general(self, sizes: tuple[int, ...]) -> Specialization:
+        """One for these sizes that also holds for many others."""
+        choice = self._specialize(sizes, even=False)
+        tilings = tuple(t.measured(lambda extent: extent) for t in choice.tilings)
+        return replace(choice, tilings=tilings)
 
-    def _form(self, sizes: tuple[int, ...], *, even: bool) -> Form:
+    def _specialize(self, sizes: tuple[int, ...], *, even: bool) -> Specialization:
         """The tiles and pieces for these sizes; `even`: may assume that pieces are equal."""
         measure = self._measure(sizes)
         tiling = choose_tiling(self.kernel, measure)
@@ -96,23 +98,23 @@ class Forms:
         if chunks > 1:
             split = split_in(self.kernel, chunks, even=even)
             tilings = tuple(choose_tiling(k, measure) for k in (split.first, split.second))
-        return Form(tilings, chunks, even, self._largest(*sizes) < 2**31, frozenset())
+        return Specialization(tilings, chunks, even, self._largest(*sizes) < 2**31, frozenset())
 
-    def holds(self, form: Form, sizes: tuple[int, ...]) -> bool:
-        """Whether the form gives the right result for these sizes."""
-        if form.narrow and self._largest(*sizes) >= 2**31:
+    def holds(self, choice: Specialization, sizes: tuple[int, ...]) -> bool:
+        """Whether the specialization gives the right result for these sizes."""
+        if choice.narrow and self._largest(*sizes) >= 2**31:
             return False
         named = dict(zip(self.names, sizes, strict=True))
-        if any(named[name] % power for name, power in form.multiples):
+        if any(named[name] % power for name, power in choice.multiples):
             return False
         measure = self._measure(sizes)
         row = measure(number_of_points(self.kernel.inner))
-        if isinstance(row, int) and form.chunks > row:
+        if isinstance(row, int) and choice.chunks > row:
             return False  # more partial results than elements: `_largest` does not cover them
-        if isinstance(row, int) and form.even and row % form.chunks:
+        if isinstance(row, int) and choice.even and row % choice.chunks:
             return False
-        cut = any(a.whole and not is_whole(a, measure) for t in form.tilings for a in t.axes)
-        return not cut and all(_holds_row(tiling, measure) for tiling in form.tilings)
+        cut = any(a.whole and not is_whole(a, measure) for t in choice.tilings for a in t.axes)
+        return not cut and all(_holds_row(tiling, measure) for tiling in choice.tilings)
 
     def _measure(self, sizes: tuple[int, ...]) -> Measure:
         values = dict(zip(self.symbols, sizes, strict=True))
@@ -171,17 +173,18 @@ def _magnitude_of_atom(atom: Atom, limits: Mapping[Expr, IntExpr]) -> IntExpr:
 
 
 @final
-class SizedKernel:
-    """A kernel as a callable (`launch`) that chooses the form for its sizes."""
+class SpecializedKernel:
+    """A kernel as a callable (`launch`) that chooses the specialization for its sizes."""
 
     def __init__(
-        self, forms: Forms, launches: dict[Form, Launch], build: Callable[[Form], Launch]
+        self, choices: Specializations, launches: dict[Specialization, Launch],
+        build: Callable[[Specialization], Launch],
     ) -> None:
-        self.forms, self.launches, self.build = forms, launches, build
+        self.choices, self.launches, self.build = choices, launches, build
         self.bound: dict[tuple[int, ...], Launch] = {}
         self.calls: dict[tuple[int, ...], int] = {}
-        sizes = enumerate(forms.kernel.sizes, len(forms.kernel.buffers))
-        keys = tuple(i for i, size in sizes if str(size) not in forms.numbers)
+        sizes = enumerate(choices.kernel.sizes, len(choices.kernel.buffers))
+        keys = tuple(i for i, size in sizes if str(size) not in choices.numbers)
         self.launch: Launch = _cuda.Sized(self.find, keys)
 
     def find(self, sizes: tuple[int, ...]) -> tuple[Launch, bool]:
@@ -189,11 +192,11 @@ class SizedKernel:
         launch = self.bound.get(sizes)
         if launch is not None:
             return launch, True
-        wanted = self.forms.best(sizes)
+        wanted = self.choices.best(sizes)
         launch = self.launches.get(wanted)
         if launch is None:
             calls = self.calls[sizes] = self.calls.get(sizes, 0) + 1
-            if calls < WORTH_A_FORM or torch.cuda.is_current_stream_capturing():
+            if calls < WORTH_SPECIALIZING or torch.cuda.is_current_stream_capturing():
                 return self._holding(sizes), False
             launch = self.launches[wanted] = self.build(wanted)
         for known in (self.bound, self.calls):
@@ -203,11 +206,11 @@ class SizedKernel:
         return launch, True
 
     def _holding(self, sizes: tuple[int, ...]) -> Launch:
-        """The launch of a form that holds for these sizes; builds a general one if there is
-        none."""
-        for form, launch in self.launches.items():
-            if self.forms.holds(form, sizes):
+        """The launch of a specialization that holds for these sizes; if there is none, of a general
+        one that is built now."""
+        for choice, launch in self.launches.items():
+            if self.choices.holds(choice, sizes):
                 return launch
-        form = self.forms.general(sizes)
-        launch = self.launches[form] = self.build(form)
+        choice = self.choices.general(sizes)
+        launch = self.launches[choice] = self.build(choice)
         return launch

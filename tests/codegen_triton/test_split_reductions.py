@@ -7,7 +7,7 @@ import pytest
 
 from tools.kernel_interpreter import run_kernel
 from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar, verify
-from weft.codegen.triton.split import split_in, split_reduction
+from weft.codegen.triton.split_reductions import split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
 from weft.shapes.algebra.expr import IntExpr, loop_index, subs, symbol
 

@@ -1,13 +1,13 @@
-"""Which thread changes what several points of a kernel meet at.
+"""Scatter conflicts: several points of a kernel change one element, in an order that must be kept.
 
-Place in the pipeline: part of the plan; `emit.py` prints what this says. Points that combine their
-values with what is in memory (`index_add`) keep their order only if one thread does all of an
-element:
+Place in the pipeline: used by `plan.py`; `emit.py` prints what this says. A point that combines its
+value with what is in memory (`index_add`) conflicts with another one at the same element. The order
+of the two is kept if one thread does both:
 
-- points that never meet (a scatter along the rows of a matrix) are shared among threads as ever;
-- else every thread goes through all points, but changes its part of the rows only, which an index
-  read from memory chooses: it computes what goes there and nothing else;
-- else there is one thread (the places differ between the lanes of a vector).
+- without conflicts (a scatter along the rows of a matrix) points are shared among threads as ever;
+- else every thread goes through all points, but changes only the rows that it owns. An index read
+  from memory says which row that is, so a thread computes what goes into its rows and nothing else;
+- else (the rows differ between the lanes of a vector) there is one thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints the inner loops of a kernel: stages, reductions, row buffers.
+"""Prints the loop nests of a kernel, with their reductions and row buffers.
 
 Place in the pipeline: between `nodes.py` (statements) and `emit.py` (the translation unit).
 """
@@ -9,17 +9,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from math import prod
 
+from weft.codegen.cpp.loop_splitting import Segment, is_cut
 from weft.codegen.cpp.nodes import NodeWriter, name_of
-from weft.codegen.cpp.plan import STRIP_TRIPS, SWEPT_ROWS, Stage, position_type, trips
-from weft.codegen.cpp.segments import Segment, is_cut
+from weft.codegen.cpp.plan import STRIP_TRIPS, SWEPT_ROWS, LoopNest, position_type, trips
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
 from weft.codegen.ir.dtypes import FLOAT_TYPES
 from weft.codegen.ir.loop_ir import Const, Load, LoopVar, Node, Reduce, flat_position, stride
 from weft.shapes.algebra.expr import IntExpr, subs
 
 
-class StageWriter(NodeWriter):
-    """Prints the runs over the inner loops."""
+class LoopNestWriter(NodeWriter):
+    """Prints the nests of inner loops, one after the other."""
 
     def outer_nodes(self, wanted: Callable[[Node], bool]) -> None:
         """The `wanted` outer-level nodes that are not yet printed and whose operands are."""
@@ -28,52 +28,52 @@ class StageWriter(NodeWriter):
                 continue
             self.node(node)
 
-    def after_stages(self) -> None:
+    def after_nests(self) -> None:
         """Print what follows the inner loops: the rest of the outer level and its stores."""
         self.outer_nodes(lambda n: True)
         self.stores([s for s in self.kernel.stores if not s.inner])
 
     # -- inner loops ---------------------------------------------------------------------------
 
-    def stage(self, stage: Stage) -> None:
+    def nest(self, nest: LoopNest) -> None:
         """One run over the inner loops."""
-        names = self.accumulators(stage)
-        for reduction in stage.reductions:
+        names = self.accumulators(nest)
+        for reduction in nest.reductions:
             self.finish(reduction, names[reduction.id])
 
-    def accumulators(self, stage: Stage) -> dict[int, str]:
-        """Print the inner loops of a stage; returns the names of their accumulators."""
+    def accumulators(self, nest: LoopNest) -> dict[int, str]:
+        """Print the inner loops of a nest; returns the names of their accumulators."""
         saved = set(self.done)
-        for node in stage.kept:
+        for node in nest.kept:
             self.line(f"alignas(64) {_row_type(node)} row{node.id}[{self.row_length()}];")
-        flushed = [r for r in stage.reductions if self.is_flushed(r)]
-        names = {r.id: f"{'total' if r in flushed else 'acc'}{r.id}" for r in stage.reductions}
-        for reduction in stage.reductions:
+        flushed = [r for r in nest.reductions if self.is_flushed(r)]
+        names = {r.id: f"{'total' if r in flushed else 'acc'}{r.id}" for r in nest.reductions}
+        for reduction in nest.reductions:
             self.line(f"auto {names[reduction.id]} = {self.begin(reduction)};")
-        self.inner_loops(list(self.plan.loops), stage, flushed)
+        self.inner_loops(list(self.plan.loops), nest, flushed)
         self.done = saved
         return names
 
-    def inner_loops(self, loops: list[LoopVar], stage: Stage, flushed: list[Reduce]) -> None:
+    def inner_loops(self, loops: list[LoopVar], nest: LoopNest, flushed: list[Reduce]) -> None:
         """The sequential loops around, then the innermost one: vectorised, or in strips."""
         plan = self.plan
         if len(loops) > (0 if plan.vector_inner else 1):
             with self.counting_loop(loops[0], *self.bounds(loops[0])):
-                self.inner_loops(loops[1:], stage, flushed)
+                self.inner_loops(loops[1:], nest, flushed)
             return
         innermost = plan.vector if plan.vector_inner else loops[0] if loops else None
         if innermost is None:
-            self.stage_body(stage)
+            self.nest_body(nest)
             return
         low, high = self.bounds(innermost)
         if not flushed:
-            self.innermost(innermost, low, high, stage)
+            self.innermost(innermost, low, high, nest)
             return
         length = STRIP_TRIPS * (plan.step if plan.vector_inner else 1)
         with self.block(f"for (int64_t strip = {low}; strip < {high}; strip += {length})"):
             for r in flushed:
                 self.line(f"auto acc{r.id} = {self.begin(r)};")
-            self.innermost(innermost, "strip", f"weft_min(strip + {length}, {high})", stage)
+            self.innermost(innermost, "strip", f"weft_min(strip + {length}, {high})", nest)
             for r in flushed:
                 self.line(f"total{r.id} = Sum::combine(total{r.id}, acc{r.id});")
 
@@ -90,13 +90,13 @@ class StageWriter(NodeWriter):
         name = self.names[name_of(variable)]
         return self.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})")
 
-    def innermost(self, variable: LoopVar, low: str, high: str, stage: Stage) -> None:
+    def innermost(self, variable: LoopVar, low: str, high: str, nest: LoopNest) -> None:
         if self.plan.vector_inner:
-            parts = self.plan.segments if is_cut(stage.nodes, self.plan.segments) else []
-            self.vector_loop(variable, low, high, lambda: self.stage_body(stage), parts)
+            parts = self.plan.segments if is_cut(nest.nodes, self.plan.segments) else []
+            self.vector_loop(variable, low, high, lambda: self.nest_body(nest), parts)
             return
         with self.counting_loop(variable, low, high):
-            self.stage_body(stage)
+            self.nest_body(nest)
 
     def vector_loop(
         self, variable: LoopVar, low: str, high: str, body: Callable[[], None],
@@ -135,31 +135,31 @@ class StageWriter(NodeWriter):
         with self.block(f"{loop}({low}, {high}, [&]({name}) LAMBDA", ");"):
             body()
 
-    def stage_body(self, stage: Stage) -> None:
+    def nest_body(self, nest: LoopNest) -> None:
         """What one iteration of the innermost loop does."""
-        for node in stage.reused:
+        for node in nest.reused:
             self.rows[node.id] = f"row{node.id}"
             self.read_row(node)
-        for node in stage.nodes:
+        for node in nest.nodes:
             if not (isinstance(node, Const) or node.id in self.done):
                 self.node(node)
-        for node in stage.kept:
+        for node in nest.kept:
             if node.id in self.known or node.id not in self.segment.unused:
                 self.write_row(node)
-        for reduction in stage.reductions:
+        for reduction in nest.reductions:
             self.accumulate(reduction)
-        self.stores(stage.stores)
+        self.stores(nest.stores)
 
     # -- row by row ----------------------------------------------------------------------------
 
-    def sweep(self, columns: LoopVar, stage: Stage, low: str, high: str) -> None:
+    def sweep(self, columns: LoopVar, nest: LoopNest, low: str, high: str) -> None:
         """Print all rows of neighbouring columns, row by row, then what follows their
         reductions."""
         saved = set(self.done)
         position = f"({self.vector_name} - ({low})) / S"
         count = -(-(self.plan.block or trips(columns.extent)) // self.plan.step)
-        flushed = [r for r in stage.reductions if self.is_flushed(r)]
-        for r, name in [(r, f"accs{r.id}") for r in stage.reductions] + [
+        flushed = [r for r in nest.reductions if self.is_flushed(r)]
+        for r, name in [(r, f"accs{r.id}") for r in nest.reductions] + [
             (r, f"totals{r.id}") for r in flushed
         ]:
             self.line(f"alignas(64) decltype({self.begin(r)}) {name}[{count}];")
@@ -175,25 +175,25 @@ class StageWriter(NodeWriter):
             loops.enter_context(self.block(text))
             self.line(f"const int64_t row_end = weft_min(row + {SWEPT_ROWS}, {last});")
             self.vector_segment(
-                columns.extent, low, high, lambda: self.swept_rows(rows, stage, position))
+                columns.extent, low, high, lambda: self.swept_rows(rows, nest, position))
             if flushed:
                 self.flush(flushed, count)
         self.done = set(saved)
-        sums = {r: f"accs{r.id}[{position}]" for r in stage.reductions}
+        sums = {r: f"accs{r.id}[{position}]" for r in nest.reductions}
         for r in flushed:
             sums[r] = f"Sum::combine(totals{r.id}[{position}], {sums[r]})"
         self.vector_segment(columns.extent, low, high, lambda: self.swept_results(sums))
         self.done = saved
 
-    def swept_rows(self, rows: LoopVar, stage: Stage, position: str) -> None:
+    def swept_rows(self, rows: LoopVar, nest: LoopNest, position: str) -> None:
         """What a few rows do to one vector of columns, whose sums stay in registers meanwhile."""
         self.column_nodes()
-        for r in stage.reductions:
+        for r in nest.reductions:
             self.line(f"auto acc{r.id} = accs{r.id}[{position}];")
         with self.counting_loop(rows, "row", "row_end"):
-            self.prefetch(rows, stage)
-            self.stage_body(stage)
-        for r in stage.reductions:
+            self.prefetch(rows, nest)
+            self.nest_body(nest)
+        for r in nest.reductions:
             self.line(f"accs{r.id}[{position}] = acc{r.id};")
 
     def swept_results(self, sums: dict[Reduce, str]) -> None:
@@ -201,17 +201,17 @@ class StageWriter(NodeWriter):
         self.column_nodes()
         for reduction, text in sums.items():
             self.finish(reduction, text)
-        self.after_stages()
+        self.after_nests()
 
     def column_nodes(self) -> None:
         """Print what is known about columns before all rows."""
-        self.outer_nodes(lambda n: not self.plan.stage_of[n.id])
+        self.outer_nodes(lambda n: not self.plan.nest_of[n.id])
 
-    def prefetch(self, rows: LoopVar, stage: Stage) -> None:
+    def prefetch(self, rows: LoopVar, nest: LoopNest) -> None:
         """Prefetch a row of the next few: long computations leave few loads in flight."""
         if self.plan.parts > 1:
             return
-        for node in stage.nodes:
+        for node in nest.nodes:
             if not isinstance(node, Load) or node.indirect or not self.plan.varies(node):
                 continue
             following = subs(node.index, {rows.symbol: rows.symbol + SWEPT_ROWS})

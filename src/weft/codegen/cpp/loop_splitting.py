@@ -1,7 +1,8 @@
-"""Cuts a vectorised loop where comparisons of its variable change, so that no lane needs a mask.
+"""Loop splitting: a vectorised loop ends where a comparison changes, so that no lane needs a mask.
 
-Place in the pipeline: used by `emit.py`. Concatenation, padding and rotary embeddings compare a
-loop variable with constants or sizes; between two such places the comparison is known:
+Place in the pipeline: used by `plan.py`; `loop_nests.py` prints the segments. Concatenation,
+padding and rotary embeddings compare a loop variable with constants or sizes; between two such
+places the comparison is known:
 
     for x in 0..64: where(x < 32, -b[x + 32], a[x - 32])
     →  for x in 0..32: -b[x + 32];   for x in 32..64: a[x - 32]

@@ -93,7 +93,7 @@ def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
     if programs >= target or chunks < (2 if shortest == SHORTEST_PIECE else FEWEST_SHORT_PIECES):
         return 0
     if symbolic:
-        return 1 << (chunks.bit_length() - 1)  # few forms for many sizes
+        return 1 << (chunks.bit_length() - 1)  # few specializations for many sizes
     even = _even_chunks(row, chunks)
     return even if 2 * even > chunks else chunks
 
