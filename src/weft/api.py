@@ -38,6 +38,7 @@ from weft.errors import (
 )
 from weft.interrupts import surface
 from weft.module import CompiledModule
+from weft.passes.framework import requested_passes
 from weft.torch_marks import mark_wrapper, torch_stance, unmarked
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -106,6 +107,7 @@ def _checked_options(
     if options is not None and not isinstance(options, Mapping):
         raise BadValue(f"options must be a dict of settings, got {type(options).__name__}")
     overrides = {**MODES[mode or "default"], **check_options(options or {})}
+    requested_passes(overrides.get("passes", ()))
     return CompileOptions(fullgraph, dynamic, mode, overrides)
 
 

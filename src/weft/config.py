@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -96,6 +96,12 @@ class Config:
     repro_after: str = _knob(
         "", "capture or aot: reduce graphs of that stage that fail to compile, or differ under "
         "check_numerics, and write a program that shows it to report_dir.", group="numerics")
+
+    # -- passes ----------------------------------------------------------------------------------
+    passes: tuple[str | Callable[[Any], Any], ...] = _knob(
+        (), "Passes to run on each graph besides those that always run: names of registered passes "
+        "and functions of a GraphModule that return None, a bool or a GraphModule.",
+        group="passes", cache_key=True)
 
     # -- training --------------------------------------------------------------------------------
     activation_memory_budget: float = _knob(
@@ -246,14 +252,25 @@ def _check(name: str, value: object) -> object:
         raise UnknownOption(name, KNOBS)
     if knob.type is float and type(value) is int:
         value = float(value)
+    if knob.type is tuple and type(value) is list:
+        value = tuple(value)
     if type(value) is not knob.type:
         raise BadValue(
             f"setting {name!r} takes {knob.type.__name__}, got {value!r}", do=knob.doc)
+    if knob.type is tuple:
+        _check_items(knob, value)
     if knob.type is int and value < 0:  # type: ignore[operator]
         raise BadValue(f"setting {name!r} cannot be negative, got {value!r}", do=knob.doc)
     if knob.type is float and not 0 <= value <= 1:  # type: ignore[operator]
         raise BadValue(f"setting {name!r} lies between 0 and 1, got {value!r}", do=knob.doc)
     return value
+
+
+def _check_items(knob: Knob, values: Any) -> None:
+    for item in values:
+        if not (isinstance(item, str) or callable(item)):
+            raise BadValue(f"setting {knob.name!r} takes names and functions, got {item!r}",
+                           do=knob.doc)
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,6 +290,8 @@ def _parse(knob: Knob, text: str) -> Any:
         return int(text)
     if knob.type is float:
         return _number(knob, text)
+    if knob.type is tuple:
+        return tuple(name for part in text.split(",") if (name := part.strip()))
     return text
 
 

@@ -72,6 +72,15 @@ class UnknownName(UserError, ValueError):
         super().__init__(f"there is no {self.noun} named {name!r}\n  valid: {listed}{hint}", do=do)
 
 
+class UnknownPass(UnknownName):
+    """`options={"passes": …}` names no registered pass."""
+
+    noun = "pass"
+
+    def __init__(self, name: object, valid: Iterable[str]) -> None:
+        super().__init__(name, valid, do="give one of these names, or a function of a GraphModule")
+
+
 class UnknownBackend(UnknownName):
     """`backend=` names no registered backend."""
 
@@ -226,6 +235,10 @@ class NumericsError(WeftError):
 
 class BackendError(WeftError):
     """A user's backend raised or returned something that is not callable."""
+
+
+class PassError(UserError):
+    """A user's pass raised, or returned something else than a pass returns."""
 
 
 class WeftWarning(UserWarning):

@@ -14,6 +14,7 @@ from weft.aot.graph import AtenGraph
 from weft.aot.rewrites import image_layout
 from weft.diagnostics import events
 from weft.runtime import image_speed
+from weft.shapes.graph_facts import GraphFacts, note_graph
 
 
 class Net(nn.Module):
@@ -99,6 +100,7 @@ def test_norms_of_inference_take_any_layout() -> None:
     with torch.no_grad(), events.collect() as seen:
         weft.compile(model, backend="aot_eager")(torch.randn(2, 3, 32, 32))
     (gm,) = (e.gm for e in seen if e.kind == "aot")
+    note_graph(gm, GraphFacts(is_trained=True))  # on any device
     assert image_layout.use_channels_last(gm)
     copies = [n for n in gm.graph.nodes if n.target is torch.ops.aten.clone.default]
     assert len(copies) == 2  # of the input and of the output
@@ -180,6 +182,7 @@ def test_images_that_meet_no_nhwc_stay_as_they_are() -> None:
 def test_small_convolutions_are_left_alone() -> None:
     forward, backward = _trained(Net(), torch.randn(2, 3, 32, 32))
     for gm in (forward, backward):
+        note_graph(gm, GraphFacts(is_trained=True))
         assert not image_layout.use_channels_last(gm)
         assert all(n.meta["val"].is_contiguous() for n in gm.graph.nodes if _is_convolution(n))
 

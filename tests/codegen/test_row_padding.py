@@ -4,14 +4,17 @@ take any size, the results are compared)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import weft
-from weft.codegen.lowering import graph, row_padding
+from weft.aot import standard_passes  # noqa: F401  (registers them)
 from weft.codegen.values import Shape
+from weft.passes import framework, pad_rows
+from weft.shapes.graph_facts import aten_facts
 
 
 @pytest.fixture
@@ -20,13 +23,14 @@ def padded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Shape]]:
     weft.reset()
     found: list[Shape] = []
 
-    def seen(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, Shape]:
-        rows = row_padding.padded_rows(gm)
-        found.extend(rows.values())
-        return rows
+    def seen(gm: torch.fx.GraphModule) -> bool:
+        noted = pad_rows.pad_rows(gm)
+        found.extend(strides for n in gm.graph.nodes if (strides := aten_facts(n).strides))
+        return noted
 
-    monkeypatch.setattr(row_padding, "_is_large", lambda node: True)
-    monkeypatch.setattr(graph, "padded_rows", seen)
+    monkeypatch.setattr(pad_rows, "_is_large", lambda node: True)
+    standard = framework._registered["pad_rows"]
+    monkeypatch.setitem(framework._registered, "pad_rows", replace(standard, run=seen))
     with weft.config.patch(strict=True):
         yield found
 

@@ -98,7 +98,8 @@ from tools.replay.programs import all_programs
 from tools.replay.recording import record
 from weft.capture.guards.guard_set import GuardSet
 from weft.codegen.cpp import target
-from weft.passes import framework, standard
+from weft.aot import standard_passes
+from weft.passes import framework
 
 programs = all_programs()
 assert len(programs) >= 110 and 20 <= len(all_programs(short=True)) <= 40

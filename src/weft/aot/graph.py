@@ -70,6 +70,12 @@ def _leaves(value: Any) -> list[Any]:
     return [value]
 
 
+def is_view(node: Node) -> bool:
+    """Whether the node's operator gives a view of its first argument."""
+    target = node.target
+    return isinstance(target, OpOverload) and facts(target).kind is Kind.VIEW
+
+
 def memory_owner(node: Node) -> Node:
     """The node whose memory `node` views."""
     while node.op == "call_function" and isinstance(node.target, OpOverload):

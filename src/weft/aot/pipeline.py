@@ -21,7 +21,6 @@ from weft.aot.data_dependent import data_symbols, expecting
 from weft.aot.global_state import preserve_generator, without_autocast
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
-from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.runtime_wrapper import wrap
 from weft.aot.tracing.trace import Traced, Tracer, trace
 from weft.aot.training.compile import compile_joint
@@ -38,10 +37,10 @@ from weft.aot.wrappers import (
 from weft.config import config
 from weft.diagnostics import events
 from weft.errors import InternalError
-from weft.passes import framework
+from weft.passes.framework import run_stage
 from weft.runtime.restoring import run_captured, run_instead
 from weft.shapes.context import ShapeContext
-from weft.shapes.graph_facts import graph_facts
+from weft.shapes.graph_facts import GraphFacts, graph_facts
 from weft.shapes.symnode import UndecidedValue
 
 
@@ -54,7 +53,7 @@ def compile_aot(
     `lowered` says which operators the compiler knows; others are decomposed. None: keep all.
     """
     checks = n_checks(gm)
-    gm = framework.run_pipeline(gm, framework.registered("captured"))
+    gm = run_stage("captured", gm)
     verify_passes(checks, gm)
     if has_wrappers(gm):
         return _compile_on_parts(gm, example_inputs, compiler, lowered)
@@ -103,9 +102,7 @@ def _compile_traced(
         if graph_facts(gm).is_on_parts:  # as it is, it would change the joined wrappers only
             raise Unsupported(str(reason)) from reason
         return _uncompiled(gm, str(reason))
-    aten_gm = optimize(traced.graph, lowered)
-    if lowered is not None:
-        use_channels_last(aten_gm, "cuda")
+    aten_gm = optimize(traced.graph, GraphFacts(lowered=lowered))
     artifact = compiler(finish(aten_gm, _writable(traced), traced.hand_asserts()))
     silent = [i for i in traced.mutated if not traced.counts[i]]
     _verify_checks(tracer, traced, symbols)

@@ -27,6 +27,7 @@ from weft.codegen.scheduling.groups import Group, device_of
 from weft.codegen.scheduling.schedule import Schedule, make_schedule
 from weft.codegen.values import ExternCall
 from weft.diagnostics import events
+from weft.passes.framework import run_stage
 from weft.runtime.generated_code import load
 from weft.shapes.algebra.expr import Expr, IntExpr, subs
 from weft.shapes.algebra.facts import Facts
@@ -58,6 +59,7 @@ class Artifact:
 def compile_graph(graph: GraphModule) -> Artifact:
     """Compile a functional ATen graph whose nodes have `meta["val"]`."""
     with events.stage("lower"):
+        graph = run_stage("kernels", graph)
         lowered = GraphLowering.of(graph)  # operators as formulas and library calls
     with events.stage("schedule"):
         schedule = make_schedule(lowered)  # which formulas share a kernel

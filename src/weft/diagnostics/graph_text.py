@@ -11,7 +11,7 @@ graphs with it::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,26 +19,34 @@ from torch import fx
 
 from weft.quoting import one_line
 
+Remarks = Callable[[fx.Node], str]
 
-def graph_text(graph: Any) -> str:
-    """The code of a GraphModule; anything else as it prints itself."""
+
+def _no_remarks(node: fx.Node) -> str:
+    return ""
+
+
+def graph_text(graph: Any, remarks: Remarks = _no_remarks) -> str:
+    """The code of a GraphModule, with remarks on its nodes; anything else as it prints itself."""
     if not isinstance(graph, fx.GraphModule):
         return str(graph)
-    return "\n".join([*_inputs(graph), *_statements(graph)])
+    return "\n".join([*_inputs(graph, remarks), *_statements(graph, remarks)])
 
 
-def _inputs(gm: fx.GraphModule) -> Iterator[str]:
+def _inputs(gm: fx.GraphModule, remarks: Remarks) -> Iterator[str]:
     for node in gm.graph.find_nodes(op="placeholder"):
-        yield f"# {node.name}: {_type_of(node)}"
+        yield f"# {node.name}: {_type_of(node)}{remarks(node)}"
 
 
-def _statements(gm: fx.GraphModule) -> Iterator[str]:
+def _statements(gm: fx.GraphModule, remarks: Remarks) -> Iterator[str]:
     """The lines of torch.fx's code, without its deletions of values that are no longer needed."""
     nodes = {node.name: node for node in gm.graph.nodes if node.op != "output"}
     for line in gm.graph.python_code("self").src.strip().splitlines():
         statement = line.partition(";  ")[0].rstrip()
         node = nodes.get(statement.strip().partition(" ")[0])
-        yield statement if node is None else f"{statement}  # {_type_of(node)}{_line_of(node)}"
+        if node is not None:
+            statement += f"  # {_type_of(node)}{_line_of(node)}{remarks(node)}"
+        yield statement
 
 
 def _line_of(node: fx.Node) -> str:

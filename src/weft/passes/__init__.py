@@ -1,11 +1,11 @@
 """ATen graph → ATen graph.
 
 Place in the pipeline: between aot and code generation. `framework.py` has `Pass` (a step with its
-requirements), `register_pass` and `run_pipeline`; `standard.py` the built-in pipeline. Each other
-file is one pass, whose docstring shows the graph before and after (`node_key.py`: how passes
-compare nodes).
+requirements), `register_pass` and `run_stage`. Each other file is one pass, whose docstring shows
+the graph before and after (`node_key.py`: how passes compare nodes). `aot/standard_passes.py` lists
+all in order, with those of `aot/rewrites/`.
 """
 
-from weft.passes.framework import Pass, register_pass, registered, run_pipeline, unregister_pass
+from weft.passes.framework import Pass, register_pass, unregister_pass
 
-__all__ = ["Pass", "register_pass", "registered", "run_pipeline", "unregister_pass"]
+__all__ = ["Pass", "register_pass", "unregister_pass"]

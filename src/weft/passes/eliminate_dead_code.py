@@ -30,12 +30,10 @@ def eliminate_dead_code(gm: GraphModule) -> bool:
     return changed
 
 
-def keep_errors(gm: GraphModule) -> None:
-    """Mark the forward's operators whose values nothing reads, but which may raise: `must_run`.
-
-    To be called before passes replace operators by others and leave the former unused.
-    """
+def keep_errors(gm: GraphModule) -> bool:
+    """Mark the forward's operators whose values nothing reads, but which may raise: `must_run`."""
     read: set[Node] = set()
+    marked = False
     for node in reversed(gm.graph.nodes):
         if node in read or node.op == "output" or not is_removable(node):
             if reads_values(node):
@@ -43,6 +41,8 @@ def keep_errors(gm: GraphModule) -> None:
         elif aten_facts(node).phase == "forward" and may_raise(node):
             note(node, replace(aten_facts(node), must_run=True))
             read.update(node.all_input_nodes)
+            marked = True
+    return marked
 
 
 def is_removable(node: Node) -> bool:

@@ -13,13 +13,14 @@ of nodes share them::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, Protocol, final
 
 from torch.fx import GraphModule, Node
 
+from weft._torch import OpOverload
 from weft.shapes.context import ShapeContext
 from weft.shapes.fakes.operator_effects import OperatorNotes
 from weft.shapes.guard import ShapeGuard
@@ -91,6 +92,13 @@ class AtenFacts:
     """An input of a backward that may be freed after its last use."""
     alone: bool = False
     """A copy in another layout, which shares its kernel with nothing on a GPU."""
+    strides: tuple[int, ...] | None = None
+    """Strides with room at the ends of rows, if the node becomes memory."""
+
+    def marks(self) -> list[str]:
+        """What passes have noted, as texts."""
+        noted = [f.name for f in fields(self) if getattr(self, f.name) is True]
+        return noted if self.strides is None else [*noted, f"strides={self.strides}"]
 
 
 FORWARD: Final = AtenFacts("forward")
@@ -100,7 +108,7 @@ BACKWARD: Final = AtenFacts("backward")
 @final
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What is said of a whole graph, a captured one or (the last three) an ATen graph."""
+    """What is said of a whole graph, a captured one or (from `written` on) an ATen graph."""
 
     shapes: ShapeContext | None = None
     """The symbols of a captured graph that depend on data."""
@@ -120,6 +128,12 @@ class GraphFacts:
     """Conditions on data that the graph checks."""
     stages: tuple[tuple[int, ...], ...] = ()
     """Outputs that the caller takes one stage after the other; empty: all together."""
+    lowered: Callable[[OpOverload], bool] | None = None
+    """Whether the compiler knows an operator; None: it runs all of them by ATen."""
+    is_trained: bool = False
+    """It has a backward behind its forward."""
+    inner: tuple[int, ...] = ()
+    """Outputs of a joint graph that its backward reads in the caller's layout."""
 
 
 _OF_CAPTURED: Final = CapturedFacts()

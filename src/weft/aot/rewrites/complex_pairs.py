@@ -1,6 +1,6 @@
 """Complex tensors become pairs of real ones, which kernels can compute with.
 
-Place in the pipeline: `prepare.py`, after decomposition. Complex numbers stay in memory only if
+Place in the pipeline: after decomposition. Complex numbers stay in memory only if
 they are an input, an output, or an operand of a library call (a matrix product, an FFT)::
 
     z = view_as_complex(x); w = z * f; y = view_as_real(w)        # f: an input, complex
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, Final, final
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from weft._torch import FakeTensor, OpOverload
@@ -34,14 +34,16 @@ _IN_PLACE: Final = frozenset({*VIEWS, aten._conj.default})
 """Views, which need no copy of a complex tensor in memory."""
 
 
-def split_complex(graph: Graph) -> None:
-    """Rewrite `graph` in place; leaves dead code behind."""
+def split_complex(gm: GraphModule) -> bool:
+    """Compute with real numbers where the graph has complex ones; leaves dead code behind."""
+    graph = gm.graph
     if not any(_is_complex(node) for node in graph.nodes):
-        return
+        return False
     splitter = _Splitter(graph)
     for node in list(graph.nodes):
         with graph.inserting_before(node):
             splitter.visit(node)
+    return True
 
 
 def _is_complex(node: Node) -> bool:

@@ -5,7 +5,9 @@ runs once per distinct call (operator, argument metadata, constants) inside its 
 the recorded *template* is copied into the graph wherever that call occurs. A template is used only
 if the code generator knows every operator in it: otherwise the library's own operator is faster::
 
-    expand(graph, lowered=LOWERINGS.__contains__)
+    before:  y = aten.glu(x)
+    after:   a = aten.slice(x, 1, 0, 2);  b = aten.slice(x, 1, 2, 4)
+             s = aten.sigmoid(b);  y = aten.mul(a, s)
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from weft._torch import FakeTensor, OpOverload
@@ -28,20 +30,22 @@ from weft.aot.tracing.record import Recorder
 from weft.aot.views import Unsupported, restride
 from weft.passes.node_key import exact_key
 from weft.shapes.fakes.without_sympy import without_sympy
-from weft.shapes.graph_facts import aten_facts
+from weft.shapes.graph_facts import aten_facts, graph_facts
 from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 Lowered = Callable[[OpOverload], bool]
 
 
-def expand(graph: Graph, lowered: Lowered) -> int:
-    """Expands `graph` in place; returns how many nodes were replaced."""
-    expander = _Expander(graph, lowered)
-    for node in list(graph.nodes):
+def expand(gm: GraphModule) -> bool:
+    """Replace operators that are not `GraphFacts.lowered`."""
+    lowered = graph_facts(gm).lowered
+    assert lowered is not None
+    expander = _Expander(gm.graph, lowered)
+    for node in list(gm.graph.nodes):
         if node.op == "call_function" and isinstance(node.target, OpOverload):
             expander.visit(node)
-    return expander.count
+    return expander.count > 0
 
 
 @final

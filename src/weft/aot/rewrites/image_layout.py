@@ -1,8 +1,8 @@
 """Convolutions work on channels-last memory, and 1 x 1 convolutions become matrix products.
 
-Place in the pipeline: `training/compile.py`, on the joint graph before it is split, and
-`pipeline.py` for graphs without a backward on GPUs (on CPUs `codegen/lowering/convolution.py` does
-it). `runtime/image_speed.py` knows for which convolutions it is faster::
+Place in the pipeline: on the joint graph before it is split, and on graphs without a backward on
+GPUs (on CPUs `codegen/lowering/convolution.py` does it). `runtime/image_speed.py` knows for which
+convolutions it is faster::
 
     y = convolution(x, w)             x' = copy of x as NHWC;  y = convolution(x', w)
     z = relu(y)                       z = relu(y)                      # NHWC like its operand
@@ -37,7 +37,7 @@ from weft.runtime.image_speed import (
     product_is_faster,
 )
 from weft.shapes.algebra.layout import channels_last
-from weft.shapes.graph_facts import AtenFacts, aten_facts, marked
+from weft.shapes.graph_facts import AtenFacts, aten_facts, graph_facts, marked
 from weft.shapes.graph_nodes import add_node
 
 aten = torch.ops.aten
@@ -60,22 +60,24 @@ VIEWS: Final = frozenset(
 """Views that mean the same elements in any layout, or fail."""
 
 
-def use_channels_last(
-    gm: AtenGraph, device: str | None = None, inner: Sequence[Any] = ()
-) -> bool:
+def use_channels_last(gm: AtenGraph) -> bool:
     """Lay out the graph's images as NHWC, in place; returns whether that was done.
 
-    device: for a graph without gradients, only if the convolutions are on devices of this type.
-    inner: results that the graph reads again, in another layout than the program gets.
+    Without gradients, only if the convolutions are on a GPU. Stages of a graph with branches would
+    each save their own copy of an image.
     """
+    facts = graph_facts(gm)
+    if facts.is_trained and facts.is_stage:
+        return False
     convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
     trained = any(n.target is aten.convolution_backward.default for n in gm.graph.nodes)
-    if device is not None and not trained:
-        convolutions = [n for n in convolutions if n.meta["val"].device.type == device]
+    if not (trained or facts.is_trained):
+        convolutions = [n for n in convolutions if n.meta["val"].device.type == "cuda"]
     suitable = [n for n in convolutions if _is_suitable(n, trained)]
     if not suitable or sum(map(_products, suitable)) < MIN_PRODUCTS:
         return False
-    copied = sum(_image_bytes(n) for n in inner)
+    results: Any = gm.graph.output_node().args[0]
+    copied = sum(_image_bytes(results[k]) for k in facts.inner)
     if copied * _MOST_COPIED > sum(_image_bytes(n) for n in convolutions):
         return False
     _Layout(gm.graph, trained).run()

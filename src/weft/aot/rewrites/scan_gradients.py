@@ -13,17 +13,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import GraphModule, Node
 
 from weft.shapes.graph_nodes import add_node
 
 aten = torch.ops.aten
 
 
-def use_library_gradients(graph: Graph) -> None:
+def use_library_gradients(gm: GraphModule) -> bool:
     """Replace the formulas of gradients that the library computes with fewer scans."""
+    graph, changed = gm.graph, False
     if not graph.find_nodes(op="call_function", target=aten.cumprod.default):
-        return
+        return False
     for node in graph.find_nodes(op="call_function", target=aten.where.self):
         operands = _cumprod_gradient(node)
         if operands is not None:
@@ -31,6 +32,8 @@ def use_library_gradients(graph: Graph) -> None:
                 call = add_node(
                     graph, aten.cumprod_backward.default, operands, {}, dict(node.meta))
             node.replace_all_uses_with(call)
+            changed = True
+    return changed
 
 
 def _cumprod_gradient(node: Node) -> tuple[Any, ...] | None:

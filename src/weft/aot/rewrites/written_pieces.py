@@ -1,6 +1,6 @@
 """A tensor that is written piece by piece becomes one concatenation.
 
-Place in the pipeline: `prepare.py`, after decomposition. `for t in range(n): out[:, t] = h` is, in
+Place in the pipeline: after decomposition. `for t in range(n): out[:, t] = h` is, in
 functional form, a chain of n tensors, each the one before with one position replaced. An element
 of the last is then found by n tests, and the code is n formulas long::
 
@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any, Final, final
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 from weft._torch import OpOverload
 from weft.aot.evaluate import Evaluator
@@ -55,16 +55,19 @@ class _Part:
         return self.start < other.end and other.start < self.end
 
 
-def join_written_pieces(graph: Graph) -> None:
-    """Rewrite `graph` in place; leaves dead code behind."""
+def join_written_pieces(gm: GraphModule) -> bool:
+    """Replace long chains of writes, and reads of them; leaves dead code behind."""
+    graph, changed = gm.graph, False
     for node in graph.nodes:
         if (read := _part(node, _READS)) is not None and read.whole.target in _WRITES:
-            _read_past_writes(read)
+            changed |= _read_past_writes(read)
     for node in reversed(list(graph.nodes)):
         chain = _chain(node)
         if len(chain) > MOST_TESTED:
             with graph.inserting_before(node):
                 node.replace_all_uses_with(_Joiner(graph, node).join(chain))
+            changed = True
+    return changed
 
 
 def _part(node: Node, targets: tuple[OpOverload, ...]) -> _Part | None:
@@ -87,16 +90,18 @@ def _part(node: Node, targets: tuple[OpOverload, ...]) -> _Part | None:
     return _Part(node, whole, dim % len(sizes), start, max(start, end)) if step == 1 else None
 
 
-def _read_past_writes(read: _Part) -> None:
+def _read_past_writes(read: _Part) -> bool:
     """Let a node read the tensor before the writes that do not touch its part, if these are
-    many."""
+    many; whether that was done."""
     whole, passed = read.whole, 0
     while (write := _part(whole, _WRITES)) is not None:
         if write.dim != read.dim or write.touches(read) or not _same_strides(write.whole, whole):
             break
         whole, passed = write.whole, passed + 1
-    if passed > MOST_TESTED and _owner(whole).op != "placeholder":
-        read.node.replace_input_with(read.whole, whole)
+    if passed <= MOST_TESTED or _owner(whole).op == "placeholder":
+        return False
+    read.node.replace_input_with(read.whole, whole)
+    return True
 
 
 def _same_strides(a: Node, b: Node) -> bool:
@@ -107,7 +112,7 @@ def _chain(node: Node) -> list[_Part]:
     """The writes that end with this node, the last one first, if no other write follows it.
 
     Nothing else reads the tensors between them. Writes to a graph's input are left alone: they may
-    be done in its own memory (`codegen/lowering/written_parts.py`).
+    be done in its own memory (`passes/write_parts.py`).
     """
     last = _part(node, _WRITES)
     if last is None or any(_goes_on(last, user) for user in node.users):

@@ -22,11 +22,10 @@ from torch.fx import Graph, GraphModule, Node
 from weft._torch import call_hooks_for_gradients, tree_flatten
 from weft.aot import graph as aten_graph
 from weft.aot.global_state import Boxed, without_autocast
-from weft.aot.graph import memory_owner
+from weft.aot.graph import is_view, memory_owner
 from weft.aot.operators import random_devices
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
-from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.runtime_wrapper import wrap
 from weft.aot.tracing.arrivals import may_get_none, reached
 from weft.aot.tracing.trace import Traced, Tracer
@@ -47,7 +46,7 @@ from weft.aot.training.layers import (
     without_inner,
 )
 from weft.aot.training.memory_budget import numel
-from weft.aot.training.partition import Partition, mark_copies, partition
+from weft.aot.training.partition import Partition, partition
 from weft.aot.training.replaced_inputs import (
     Reads,
     has_memory,
@@ -55,13 +54,12 @@ from weft.aot.training.replaced_inputs import (
     reads_of_saved,
 )
 from weft.aot.training.requests import Requests
-from weft.aot.training.saved_inputs import is_view
 from weft.aot.training.tangents import TangentLayout
 from weft.aot.views import Unsupported
 from weft.compiling import compiling
 from weft.diagnostics import events
 from weft.runtime.restoring import run_instead
-from weft.shapes.graph_facts import aten_facts, captured_facts, graph_facts
+from weft.shapes.graph_facts import GraphFacts, aten_facts, captured_facts, graph_facts
 
 aten = torch.ops.aten
 
@@ -84,11 +82,9 @@ def compile_joint(
     in_eager = _bytes_of(t for n in saved - alive for t in tree_flatten(n.meta["val"])[0])
     if may_get_none(joint.graph):
         in_eager = sys.maxsize  # that may need all inputs
-    mark_copies(joint.graph)
-    joint_gm = optimize(joint.graph, lowered)
-    if lowered is not None and not graph_facts(gm).is_stage:
-        results: Any = joint_gm.graph.output_node().args[0]
-        use_channels_last(joint_gm, inner=[results[k] for k in joint.inner])
+    joint_gm = optimize(joint.graph, GraphFacts(
+        lowered=lowered, is_trained=True, inner=tuple(joint.inner),
+        is_stage=graph_facts(gm).is_stage))
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves, saved)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")

@@ -31,11 +31,12 @@ from weft._mincut import min_cut
 from weft._torch import FakeTensor, OpOverload, is_collective, runs_as_written
 from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
+from weft.aot.graph import is_view
 from weft.aot.operators import draws_numbers
 from weft.aot.symbols import SymbolSource, input_symbols
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.memory_budget import numel, save_less
-from weft.aot.training.saved_inputs import LARGE, insert_references, is_in_checkpoint, is_view
+from weft.aot.training.saved_inputs import LARGE, insert_references, is_in_checkpoint
 from weft.aot.views import Unsupported
 from weft.config import config
 from weft.shapes.asserts import binds
@@ -74,21 +75,6 @@ class Partition:
     saved_values: list[int] = field(default_factory=list)
     symbols: list[SymbolSource] = field(default_factory=list)
     bytes_saved: int = 0
-
-
-def mark_copies(graph: Graph) -> None:
-    """Mark the clones of inputs in a joint graph: the backward reads them instead of the inputs.
-
-    The program made the copies because it may write to its tensors between forward and backward
-    (MoCo's queue). Passes keep marked nodes, and they are not recomputed from the input.
-    """
-    for node in graph.nodes:
-        if node.target is aten.clone.default and not node.kwargs.get("memory_format"):
-            source = node.args[0]
-            while is_view(source):
-                source = source.args[0]
-            if source.op == "placeholder" and aten_facts(node).phase == "forward":
-                note(node, replace(aten_facts(node), copies_input=True))
 
 
 def partition(

@@ -20,8 +20,8 @@ import torch
 from torch.fx import Graph, Node
 
 from weft._torch import FakeTensor
-from weft.aot.graph import memory_owner
-from weft.aot.training.saved_inputs import is_in_checkpoint, is_view
+from weft.aot.graph import is_view, memory_owner
+from weft.aot.training.saved_inputs import is_in_checkpoint
 from weft.runtime.held_tensors import has_layout
 from weft.shapes.graph_facts import aten_facts
 

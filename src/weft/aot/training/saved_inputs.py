@@ -21,8 +21,7 @@ from typing import Final
 import torch
 from torch.fx import Graph, Node
 
-from weft._torch import OpOverload
-from weft.aot.operators import Kind, facts
+from weft.aot.graph import is_view
 from weft.shapes.graph_facts import aten_facts
 from weft.shapes.graph_nodes import add_node
 
@@ -30,12 +29,6 @@ aten = torch.ops.aten
 
 LARGE: Final = 1 << 20
 """Bytes of an activation from which on it is read itself."""
-
-
-def is_view(node: Node) -> bool:
-    """Whether the node's operator gives a view of its first argument."""
-    target = node.target
-    return isinstance(target, OpOverload) and facts(target).kind is Kind.VIEW
 
 
 def is_in_checkpoint(node: Node) -> bool:

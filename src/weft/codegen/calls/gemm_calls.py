@@ -5,7 +5,7 @@ Place in the pipeline: tried by `library_calls.py` before it writes `mm` and `ad
 - CPU, float32, enough work: `addmm(bias, x, w.T)` becomes oneDNN's
   `mkldnn._linear_pointwise(x, w, bias, "none", [], "")`.
 - GPU, half precision, a number of columns that is no multiple of eight: `aligned_mm`; an odd depth
-  with aligned rows (`lowering/row_padding.py`): `depth_in_two`.
+  with aligned rows (`passes/pad_rows.py`): `depth_in_two`.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _key(buffer: Buffer) -> object:
 
 def _room(buffer: Buffer) -> IntExpr:
     """The number of elements of the memory. Only rows of known sizes have gaps
-    (`lowering/row_padding.py`)."""
+    (`passes/pad_rows.py`)."""
     count = math.prod(buffer.shape)
     if count == 0 or not all(isinstance(s, int) for s in (count, *buffer.strides)):
         return count

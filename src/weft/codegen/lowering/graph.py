@@ -37,9 +37,7 @@ from weft.codegen.lowering.registry import (
     strided_of,
 )
 from weft.codegen.lowering.repeating import should_realize
-from weft.codegen.lowering.row_padding import padded_rows
 from weft.codegen.lowering.views import VIEWS
-from weft.codegen.lowering.written_parts import use_written_parts
 from weft.codegen.values import (
     Buffer,
     Computed,
@@ -88,8 +86,6 @@ class GraphLowering:
     stages: Sequence[Sequence[int]] = ()
     """Outputs (by number) that the caller takes stage by stage; empty: all at the end."""
     channels_last: bool = False
-    padded: dict[Node, Shape] = field(default_factory=dict)
-    """Strides of the nodes whose rows are padded."""
     asserts: Sequence[ShapeGuard] = ()
     facts: Facts | None = None
     floats: dict[Expr, FloatValue] = field(default_factory=dict)
@@ -103,8 +99,7 @@ class GraphLowering:
     @staticmethod
     def of(gm: GraphModule) -> GraphLowering:
         """Lower all of `gm`."""
-        use_written_parts(gm)
-        lowered = GraphLowering(channels_last=prefers_channels_last(gm), padded=padded_rows(gm))
+        lowered = GraphLowering(channels_last=prefers_channels_last(gm))
         facts = graph_facts(gm)
         lowered.asserts, lowered.facts = facts.asserts, _facts_of(gm)
         lowered.stages = facts.stages
@@ -150,12 +145,13 @@ class GraphLowering:
             return number if number is not None else value
         buffer = self._input_buffer(value)
         self.inputs.append(buffer)
-        if not aten_facts(node).dies:
+        facts = aten_facts(node)
+        if not facts.dies:
             self.held.add(buffer.name)
         stored = self._in_memory(buffer)
-        if node in self.padded:
-            lazy, layout = Lazy(stored.at, reads=1), self.padded[node]
-            return Value(stored.shape, stored.dtype, lazy, stored.device, self, layout)
+        if facts.strides is not None:
+            lazy = Lazy(stored.at, reads=1)
+            return Value(stored.shape, stored.dtype, lazy, stored.device, self, facts.strides)
         return stored
 
     def _input_buffer(self, tensor: torch.Tensor) -> Buffer:
@@ -192,8 +188,9 @@ class GraphLowering:
         result = None if whole else absorbed(node, args, keywords, _origins(node)[0])
         if result is None:
             result = self._lower(node, value, args, keywords, by_aten=whole)
-        if node in self.padded and isinstance(result, Value) and _is_formula(result):
-            result.layout = self.padded[node]
+        strides = aten_facts(node).strides
+        if strides is not None and isinstance(result, Value) and _is_formula(result):
+            result.layout = strides
         if isinstance(result, Value):
             lone = _is_lone_copy(node)
             if lone or should_realize(result, node) or is_too_large(result):

@@ -1,6 +1,6 @@
 """New values of inputs that differ in a small part become writes of that part.
 
-Place in the pipeline: on the ATen graph, before it is lowered. A functional graph returns the whole
+Place in the pipeline: on graphs that become kernels. A functional graph returns the whole
 new value of a caller's tensor that the program writes; a kernel that computes all of it would cost
 more than the program's own write of a row. `codegen/calls/memory.py` lets the call write in place.
 
@@ -45,8 +45,9 @@ class _Write:
     keywords: dict[str, Any]
 
 
-def use_written_parts(gm: GraphModule) -> None:
+def write_parts(gm: GraphModule) -> bool:
     """Rewrite the steps from a written input to its new value, if all of them are such writes."""
+    changed = False
     nodes: list[Node] = list(gm.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
     outputs: Any = nodes[-1].args[0]
@@ -59,6 +60,8 @@ def use_written_parts(gm: GraphModule) -> None:
         if at is inputs[i] and all(_is_small(node, step) for node, step in steps):
             for node, _ in reversed(steps):
                 _replace(gm, node)
+            changed |= bool(steps)
+    return changed
 
 
 def _write_of(node: Node) -> _Write | None:

@@ -1,6 +1,6 @@
 """Padding at the ends of rows, so that a GPU's matrix product can read them in whole vectors.
 
-Place in the pipeline: used by `graph.py` before it lowers a node. cuBLAS reads half-precision
+Place in the pipeline: on graphs that become kernels. cuBLAS reads half-precision
 matrices whose rows do not start at multiples of 16 bytes with slow kernels: the gradient of a
 language model's scores over 50257 words takes 2.4 and 2.2 ms in its two products on an H200, and
 0.4 ms in each with rows of 50264. The layout of what our kernels compute is ours to choose::
@@ -14,13 +14,15 @@ and for an input a copy (0.3 ms) pays. Results of the graph keep eager's strides
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch.fx import GraphModule, Node
 
-from weft.codegen.values import Shape, contiguous_strides
 from weft.runtime.aligned_matmul import ALIGNMENT, is_worth_pieces
+from weft.shapes.algebra.layout import row_major
+from weft.shapes.graph_facts import aten_facts, note
 
 aten = torch.ops.aten
 
@@ -37,17 +39,19 @@ _VIEWS: Final = frozenset({
 })
 
 
-def padded_rows(gm: GraphModule) -> dict[Node, Shape]:
-    """The strides of the nodes whose rows are padded, if they become memory."""
-    strides = {}
+def pad_rows(gm: GraphModule) -> bool:
+    """Note the strides of the nodes whose rows are padded, if they become memory."""
+    noted = False
     for node in gm.graph.nodes:
         if node.target not in _MATRICES or not _is_large(node):
             continue
         for matrix in (node.args[position] for position in _MATRICES[node.target]):
             root = _root(matrix)
-            if root not in strides and _may_be_padded(root, matrix):
-                strides[root] = _padded_shape(tuple(root.meta["val"].shape))
-    return strides
+            if aten_facts(root).strides is None and _may_be_padded(root, matrix):
+                strides = _padded_strides(tuple(root.meta["val"].shape))
+                note(root, replace(aten_facts(root), strides=strides))
+                noted = True
+    return noted
 
 
 def _is_large(node: Node) -> bool:
@@ -80,7 +84,7 @@ def _may_be_padded(node: Node, matrix: Node) -> bool:
     steps = sorted(matrix.meta["val"].stride()[-2:])
     if steps != [1, shape[-1]]:
         return False  # the kernel of a 1 x 1 convolution, say: its last dimensions are 1
-    return value.stride() == contiguous_strides(shape) and not _is_returned(node)
+    return value.stride() == row_major(shape) and not _is_returned(node)
 
 
 def _is_returned(node: Node) -> bool:
@@ -88,6 +92,6 @@ def _is_returned(node: Node) -> bool:
     return any(u.op == "output" or (u.target in _VIEWS and _is_returned(u)) for u in node.users)
 
 
-def _padded_shape(shape: tuple[int, ...]) -> Shape:
+def _padded_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     row = -(-shape[-1] // ALIGNMENT) * ALIGNMENT
-    return (*[n * row for n in contiguous_strides(shape[:-1])], 1)
+    return (*[n * row for n in row_major(shape[:-1])], 1)
