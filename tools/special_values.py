@@ -298,7 +298,8 @@ def _compiled(program: Callable[..., Any], inputs: list[Tensor]) -> list[Any]:
     nodes = [graph.placeholder(f"x{i}") for i in range(len(inputs))]
     graph.output(graph.call_function(program, tuple(nodes)))
     gm = GraphModule({}, graph)
-    call = compile_aot(gm, inputs, compile_graph, lowered=LOWERINGS.__contains__)
+    call = compile_aot(gm, inputs, lambda gm: compile_graph(gm).graph_call(),
+                       lowered=LOWERINGS.__contains__)
     return tree_flatten(call(list(inputs)))[0]
 
 

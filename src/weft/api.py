@@ -36,6 +36,7 @@ from weft.errors import (
     WeftError,
     users_level,
 )
+from weft.graph_call import graph_call
 from weft.interrupts import surface
 from weft.module import CompiledModule
 from weft.passes.framework import requested_passes
@@ -134,7 +135,7 @@ def _resolve_backend(backend: str | Backend) -> Backend:
         if not callable(compiled):
             raise BackendError(f"the backend {name} returned {type(compiled).__name__}",
                                do="return a callable that takes the graph's inputs")
-        return getattr(compiled, "boxed_form", compiled)  # `compile_fx`'s result
+        return graph_call(compiled)
 
     users_backend.__name__ = name
     return users_backend

@@ -19,6 +19,7 @@ from weft._torch import tree_flatten
 from weft.aot.pipeline import compile_aot
 from weft.codegen import Artifact, compile_graph, targets
 from weft.codegen.lowering import LOWERINGS
+from weft.graph_call import GraphCall
 from weft.shapes.graph_facts import graph_facts, note_graph
 
 
@@ -36,11 +37,11 @@ def compiled(
     """The compiled function (boxed) and its artifact; `written`: (output, mutated input) pairs."""
     artifacts: list[Artifact] = []
 
-    def compiler(gm: GraphModule) -> Artifact:
+    def compiler(gm: GraphModule) -> GraphCall:
         if written:
             note_graph(gm, replace(graph_facts(gm), written=written))
         artifacts.append(compile_graph(gm))
-        return artifacts[-1]
+        return artifacts[-1].graph_call()
 
     gm = captured(function, len(inputs))
     call = compile_aot(gm, list(inputs), compiler, lowered=LOWERINGS.__contains__)

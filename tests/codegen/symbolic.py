@@ -14,6 +14,7 @@ from tests.codegen.compiling import captured, interpreted
 from weft.aot.pipeline import compile_aot
 from weft.codegen import Artifact, compile_graph
 from weft.codegen.lowering import LOWERINGS
+from weft.graph_call import GraphCall
 from weft.shapes.context import ShapeContext
 from weft.shapes.fakes.fake import FakeContext
 from weft.shapes.graph_facts import captured_facts, note
@@ -43,9 +44,9 @@ def compiled_dynamic(
     _note_dispatcher(gm, fakes, function, [node.meta["example_value"] for node in placeholders])
     artifacts: list[Artifact] = []
 
-    def compiler(graph: GraphModule) -> Artifact:
+    def compiler(graph: GraphModule) -> GraphCall:
         artifacts.append(compile_graph(graph))
-        return artifacts[-1]
+        return artifacts[-1].graph_call()
 
     with interpreted() if oracle else nullcontext():
         call = compile_aot(gm, inputs, compiler, lowered=LOWERINGS.__contains__)

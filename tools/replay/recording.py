@@ -39,7 +39,7 @@ from weft.aot.python_code import compile_calls
 from weft.aot.tracing import record_special
 from weft.backends import inductor
 from weft.capture.guards import guard_set
-from weft.codegen import compile_graph, cpp, targets
+from weft.codegen import Artifact, compile_graph, cpp, targets
 from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.lowering import variance
 from weft.codegen.scheduling import recomputed, schedule
@@ -172,7 +172,7 @@ def written_kernels(note: Callable[[Kernel, Mapping[str, int]], object]) -> Iter
     def compile_and_run_otherwise(graph: Any) -> Any:
         calls = compile_calls(graph)
         compile_graph(graph)
-        return calls
+        return Artifact(calls.call, calls.source)
 
     with (
         config.patch(disk_cache=False, simd="avx2" if cpp_has_avx2() else ""),

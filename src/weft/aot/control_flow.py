@@ -27,9 +27,10 @@ from weft._torch import HigherOrderOperator, cond_operator, is_functorch_wrapped
 from weft.aot.global_state import Boxed, preserve_modes
 from weft.aot.symbols import input_symbols, names_in, symbolic_leaves
 from weft.aot.views import Unsupported
+from weft.graph_call import GraphCall
 from weft.shapes.graph_facts import GraphFacts, graph_facts, note_graph
 
-CompilePart = Callable[[GraphModule, list[Any]], Callable[..., Any]]
+CompilePart = Callable[[GraphModule, list[Any]], GraphCall]
 """(graph, example inputs) -> callable on these inputs."""
 
 _COND: Final = cond_operator
@@ -67,7 +68,7 @@ def check_node(node: Node) -> None:
 
 def compile_stages(
     gm: GraphModule, example_inputs: Sequence[Any], compile_part: CompilePart
-) -> Callable[..., Any]:
+) -> GraphCall:
     """`gm` as a sequence of compiled stages."""
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     examples = dict(zip(placeholders, example_inputs, strict=True))
@@ -77,7 +78,7 @@ def compile_stages(
             _straight(gm, nodes, examples, compile_part if kind == "plain" else _as_it_is)
             for kind, nodes in _split(gm.graph)
         ]
-    return _Program(placeholders, stages, gm.graph.output_node().args[0])
+    return GraphCall(_Program(placeholders, stages, gm.graph.output_node().args[0]))
 
 
 def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
@@ -101,11 +102,11 @@ def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
     return stages
 
 
-def _as_it_is(part: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+def _as_it_is(part: GraphModule, example_inputs: list[Any]) -> GraphCall:
     """A node that is not compiled; a mode is also set now, for the stages that follow."""
     if all(_sets_mode(n) for n in part.graph.nodes if n.op != "output"):
         part()
-    return part.forward
+    return GraphCall(part.forward)
 
 
 def _is_module(node: Node) -> bool:
@@ -166,7 +167,7 @@ def _straight(
     part = _part(gm, stage, inputs, outputs)
     run = compile_part(part, [examples[n] for n in inputs])
     examples.update((n, n.meta["example_value"]) for n in outputs)
-    return _Stage(_taking_list(run), inputs, outputs)
+    return _Stage(run.taking_list(), inputs, outputs)
 
 
 def _sources_of_symbols(graph: Graph, inputs: list[Node], stage: list[Node]) -> list[Node]:
@@ -214,16 +215,11 @@ def _branch(
         # Operands of the branch that is not taken get zeros.
         note_graph(part, replace(graph_facts(part), reaches_all=True))
     runs = [compile_part(part, operand_examples) for part in parts]
-    choice = _Choice(runs[0], runs[1], list(items.values()))
+    on_true, on_false = (run.taking_inputs() for run in runs)
+    choice = _Choice(on_true, on_false, list(items.values()))
     if isinstance(predicate, Node):
-        return _Stage(_taking_list(choice), [predicate, *inputs], list(items))
-    return _Stage(_taking_list(partial(choice, predicate)), inputs, list(items))
-
-
-def _taking_list(run: Callable[..., Any]) -> Boxed:
-    """`run` by its inputs in a list: see `pipeline.unboxed`."""
-    boxed: Boxed | None = getattr(run, "boxed_form", None)
-    return boxed or (lambda inputs: run(*inputs))
+        return _Stage(GraphCall(choice).taking_list(), [predicate, *inputs], list(items))
+    return _Stage(GraphCall(partial(choice, predicate)).taking_list(), inputs, list(items))
 
 
 def _index(user: Node) -> int:

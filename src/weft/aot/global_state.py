@@ -28,6 +28,7 @@ from weft._torch import (
     pop_saved_tensors_default_hooks,
     top_saved_tensors_default_hooks,
 )
+from weft.graph_call import GraphCall
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 _DEVICES = ("cpu", "cuda")
@@ -122,11 +123,12 @@ def no_autocast() -> AbstractContextManager[Any]:
     return DisableAutocast() if is_any_autocast_enabled() else nullcontext()
 
 
-def without_autocast(call: Boxed) -> Boxed:
-    """`call`, a compiled graph that has its own casts, with the current autocast turned off.
+def without_autocast(graph: GraphCall) -> Boxed:
+    """The call of a compiled graph that has its own casts, with the current autocast turned off.
 
     Guards make sure that its callers have the same autocast state.
     """
+    call: Boxed = graph.call
     if not is_any_autocast_enabled():
         return call
 

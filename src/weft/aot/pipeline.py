@@ -3,13 +3,13 @@
 Place in the pipeline: backends call `compile_aot` with a captured graph and a compiler of ATen
 graphs; it returns what the replacement function calls::
 
-    call = compile_aot(gm, example_inputs, compiler=compile_calls)
-    call([x, w])                # boxed: takes a list, returns the outputs
+    run = compile_aot(gm, example_inputs, compiler=compile_calls)
+    run([x, w])                 # boxed: takes a list, returns the outputs
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from weft.aot.wrappers import (
 from weft.config import config
 from weft.diagnostics import events
 from weft.errors import InternalError
+from weft.graph_call import GraphCall
 from weft.passes.framework import run_stage
 from weft.runtime.restoring import run_captured, run_instead
 from weft.shapes.context import ShapeContext
@@ -47,7 +48,7 @@ from weft.shapes.symnode import UndecidedValue
 def compile_aot(
     gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, *,
     lowered: Lowered | None = None,
-) -> Callable[..., Any]:
+) -> GraphCall:
     """`gm` as a functional ATen graph, compiled by `compiler`.
 
     `lowered` says which operators the compiler knows; others are decomposed. None: keep all.
@@ -58,7 +59,7 @@ def compile_aot(
     if has_wrappers(gm):
         return _compile_on_parts(gm, example_inputs, compiler, lowered)
     if has_stages(gm):
-        part = partial(_compile_part, compiler, lowered)
+        part = partial(compile_aot, compiler=compiler, lowered=lowered)
         return compile_stages(gm, example_inputs, part)
     with data_symbols(gm, example_inputs) as symbols, preserve_generator():
         return _compile_traced(gm, example_inputs, compiler, lowered, symbols)
@@ -66,7 +67,7 @@ def compile_aot(
 
 def _compile_on_parts(
     gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, lowered: Lowered | None
-) -> Callable[..., Any]:
+) -> GraphCall:
     """A graph with tensors made of tensors."""
     if has_symbolic_wrappers(gm):
         return _uncompiled(gm, "wrapped tensors of symbolic sizes")
@@ -84,7 +85,7 @@ def _compile_on_parts(
 def _compile_traced(
     gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, lowered: Lowered | None,
     symbols: ShapeContext,
-) -> Callable[..., Any]:
+) -> GraphCall:
     """A graph without branches: trace, optimize, compile, wrap."""
     try:
         with events.stage("aot"), expecting(symbols):
@@ -130,30 +131,7 @@ def _writable(traced: Traced) -> list[int]:
     return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
 
 
-def _compile_part(
-    compiler: Compiler, lowered: Lowered | None, gm: GraphModule, example_inputs: list[Any]
-) -> Callable[..., Any]:
-    """A part of a graph with branches, as a callable of its inputs."""
-    return unboxed(compile_aot(gm, example_inputs, compiler, lowered=lowered))
-
-
-def unboxed(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled graph that takes its inputs as arguments, not in a list.
-
-    Callers that can pass a list, so that inputs are freed early, find the boxed form as
-    `boxed_form`.
-    """
-    if not getattr(call, "boxed", False):
-        return call
-
-    def taking(*inputs: Any) -> Any:
-        return call(list(inputs))
-
-    taking.boxed_form = call  # type: ignore[attr-defined]
-    return taking
-
-
-def _uncompiled(gm: GraphModule, reason: str) -> Callable[..., Any]:
+def _uncompiled(gm: GraphModule, reason: str) -> GraphCall:
     """The captured graph itself; the reason is reported to the user."""
     events.record("uncompiled", reason=reason)
     events.count("uncompiled_graphs")

@@ -15,16 +15,16 @@ from torch.fx import Graph
 
 from weft.aot import graph as aten_graph
 from weft.aot import standard_passes  # noqa: F401  (registers them)
-from weft.aot.global_state import Boxed
 from weft.aot.graph import AtenGraph
 from weft.aot.rewrites.new_nodes import complete_metadata
 from weft.config import config
 from weft.diagnostics import events
+from weft.graph_call import GraphCall
 from weft.passes.framework import Stage, run_stage
 from weft.shapes.graph_facts import GraphFacts, graph_facts, note_graph
 from weft.shapes.guard import ShapeGuard
 
-Compiler = Callable[[AtenGraph], Boxed]
+Compiler = Callable[[AtenGraph], GraphCall]
 
 
 def optimize(graph: Graph, facts: GraphFacts) -> AtenGraph:

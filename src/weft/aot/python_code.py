@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -21,6 +20,7 @@ from torch.fx.node import map_arg
 from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
 from weft.aot.views import span
+from weft.graph_call import GraphCall
 from weft.runtime.data_checks import assume
 from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS, laid_out
@@ -36,7 +36,7 @@ _LITERALS = (int, float, bool, str, type(None))
 _NAME: Final = re.compile(r"\w+")
 
 
-def compile_calls(gm: AtenGraph) -> Callable[[list[Any]], list[Any]]:
+def compile_calls(gm: AtenGraph) -> GraphCall:
     """A boxed callable that runs `gm` through ATen."""
     return _Writer(gm).compiled()
 
@@ -54,13 +54,10 @@ class _Writer:
         self.names: dict[int, str] = {}
         self.dies_at = _last_uses(self.nodes)
 
-    def compiled(self) -> Callable[[list[Any]], list[Any]]:
+    def compiled(self) -> GraphCall:
         """The callable."""
         text = self.text()
-        call = load(text, "<weft aten calls>", self.scope)
-        call.boxed = True  # type: ignore[attr-defined]
-        call.source = text  # type: ignore[attr-defined]
-        return call
+        return GraphCall(load(text, "<weft aten calls>", self.scope), boxed=True, source=text)
 
     def text(self) -> str:
         """The source."""

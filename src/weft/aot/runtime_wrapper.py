@@ -29,6 +29,7 @@ from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbo
 from weft.aot.tracing.trace import OutputSpec, Traced
 from weft.aot.training.layers import Layers, watch_results, watched
 from weft.aot.views import ViewStep
+from weft.graph_call import GraphCall
 from weft.runtime.data_checks import AssumptionError
 from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS
@@ -37,7 +38,7 @@ from weft.runtime.strided_views import CALLS
 def wrap(
     traced: Traced, artifact: Boxed, captured: Callable[..., Any], hidden: Collection[int] = (),
     layers: Layers | None = None,
-) -> Boxed:
+) -> GraphCall:
     """A boxed callable that runs `artifact` and has all effects that eager has.
 
     `captured` runs instead if a written input shares memory with another one: then a write is
@@ -119,14 +120,12 @@ class _Source:
             "AssumptionError": AssumptionError,
         }
 
-    def compiled(self) -> Boxed:
+    def compiled(self) -> GraphCall:
         """The wrapper."""
         text = self.text()
-        call: Boxed = load(text, "<weft runtime wrapper>", self.scope)
-        call.boxed = True  # type: ignore[attr-defined]
-        call.restores = True  # type: ignore[attr-defined]  # it stores what it has computed
-        call.source = text  # type: ignore[attr-defined]
-        return call
+        call = load(text, "<weft runtime wrapper>", self.scope)
+        # (It stores what it has computed when nothing can raise any more.)
+        return GraphCall(call, boxed=True, restores=True, source=text)
 
     def text(self) -> str:
         """The wrapper's source."""

@@ -25,6 +25,7 @@ from weft.aot.tracing.trace import Tracer
 from weft.aot.training.joint import run_backward
 from weft.aot.views import Unsupported
 from weft.aot.wrapper_gradients import Plan, Unwrapped, Wrapped, carries, in_form
+from weft.graph_call import GraphCall
 from weft.shapes.fakes.wrappers import Form, detached, is_wrapper, leaves, parts, rebuilt
 from weft.shapes.graph_facts import CapturedFacts, graph_facts, note, note_graph
 
@@ -308,19 +309,19 @@ class InputParts:
         return divided
 
 
-def wrap_outputs(call: Call, gm: GraphModule, plans: Plans) -> Call:
+def wrap_outputs(call: GraphCall, gm: GraphModule, plans: Plans) -> GraphCall:
     """`call`, which works on parts, as a callable with the inputs and outputs of `gm`."""
     joins = [Joined(_plain_plan(value), "result" if value.requires_grad else "constant")
              if _is_wrapped(value) else None for value in _values(gm)[1]]
     counts = [1 if join is None else join.plan.form.count for join in joins]
-    boxed = getattr(call, "boxed", False)
+    run, boxed = call.call, call.boxed
     parts_of = InputParts(gm, plans)
 
     def on_wrappers(*inputs: Any) -> list[Any]:
         pieces = parts_of(inputs)
-        results = iter(call(pieces) if boxed else call(*pieces))
+        results = iter(run(pieces) if boxed else run(*pieces))
         taken = [[next(results) for _ in range(count)] for count in counts]
         return [own[0] if join is None else join(*own)
                 for join, own in zip(joins, taken, strict=True)]
 
-    return on_wrappers
+    return GraphCall(on_wrappers)

@@ -5,14 +5,15 @@ It shows whether a wrong result comes from capture or from what follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch.fx import GraphModule
 
+from weft.graph_call import GraphCall
 from weft.runtime.restoring import run_captured
 
 
-def eager(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def eager(gm: GraphModule, example_inputs: Sequence[Any]) -> GraphCall:
     """The captured graph itself."""
     return run_captured(gm)

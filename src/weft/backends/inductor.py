@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from weft.aot.global_state import Boxed
 from weft.aot.graph import AtenGraph
-from weft.aot.pipeline import compile_aot, unboxed
+from weft.aot.pipeline import compile_aot
 from weft.aot.plain_sizes import with_plain_sizes
 from weft.codegen import compile_graph
 from weft.codegen.lowering import LOWERINGS
@@ -27,6 +26,7 @@ from weft.codegen.targets import get_ready
 from weft.config import check_options, config
 from weft.diagnostics import checks
 from weft.errors import BadValue
+from weft.graph_call import GraphCall
 from weft.runtime.cuda_graphs import CudaGraphs
 from weft.shapes.graph_facts import graph_facts, note_graph
 from weft.shapes.symnode import extents
@@ -34,26 +34,28 @@ from weft.shapes.symnode import extents
 
 def inductor(
     gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
-) -> Callable[..., Any]:
+) -> GraphCall:
     """Compile a captured graph; `options` are settings of `weft.config` for this graph."""
     with config.patch(check_options(options or {})):
         get_ready({t.device.type for t in example_inputs if isinstance(t, torch.Tensor)})
         return compile_aot(gm, example_inputs, _compiler, lowered=LOWERINGS.__contains__)
 
 
-def _compiler(gm: AtenGraph) -> Boxed:
+def _compiler(gm: AtenGraph) -> GraphCall:
     device = _capturable_device(gm) if config.cudagraphs else None
     if device is not None:
         _return_at_once(gm)  # a recording cannot pause between stages
-    artifact: Boxed
     if checks.wanted("aot"):
         _return_at_once(gm)
         examples = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")]
-        artifact = checks.checked("aot", lambda: compile_graph(gm), partial(with_plain_sizes, gm),
-                                  lambda: [checks.like(value) for value in examples], compile_fx)
+        run = checks.checked(
+            "aot", lambda: compile_graph(gm).graph_call(), partial(with_plain_sizes, gm),
+            lambda: [checks.like(value) for value in examples], compile_fx)
     else:
-        artifact = compile_graph(gm)
-    return artifact if device is None else CudaGraphs(artifact, device, _changing_inputs(gm))
+        run = compile_graph(gm).graph_call()
+    if device is None:
+        return run
+    return replace(run, call=CudaGraphs(run.call, device, _changing_inputs(gm)))
 
 
 def _return_at_once(gm: AtenGraph) -> None:
@@ -99,4 +101,4 @@ def compile_fx(
     if not isinstance(gm, GraphModule):
         raise BadValue(f"compile_fx takes a torch.fx.GraphModule, got {type(gm).__name__}",
                        do="use weft.compile for functions and modules")
-    return unboxed(inductor(gm, example_inputs, options=options))
+    return inductor(gm, example_inputs, options=options).taking_inputs()

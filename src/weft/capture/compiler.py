@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, final
 
 import torch
@@ -63,6 +64,7 @@ from weft.diagnostics.failures import handle
 from weft.diagnostics.trace_files import traced
 from weft.dims import Declarations
 from weft.errors import BackendError, GraphBreakError, InternalError, RecompileError, UserError
+from weft.graph_call import GraphCall, graph_call
 from weft.interrupts import surface
 from weft.runtime.restoring import restored_on_error
 from weft.shapes.graph_facts import GraphFacts, note_graph
@@ -392,7 +394,7 @@ class FrameCompiler:
         return entry
 
     def _graph(self, tx: SymbolicInterpreter, emit: ReplacementEmitter, code: types.CodeType
-               ) -> tuple[Callable[..., Any] | None, list[GraphInput]]:
+               ) -> tuple[GraphCall | None, list[GraphInput]]:
         """The backend's callable for the captured graph and the graph's inputs; None for the
         callable if the graph has nothing to run."""
         if tx.data.n_checked < len(tx.shapes.asserts):
@@ -414,25 +416,26 @@ class FrameCompiler:
         examples = [item.example for item in inputs]
         if tx.early_ends.all_in_inference:
             with inference_mode():
-                compiled = inference_mode()(self._compiled(module, examples))
+                compiled = self._compiled(module, examples)
+            compiled = replace(compiled, call=inference_mode()(compiled.call))
         else:
             compiled = self._compiled(module, examples)
-        if not writes.can_undo and not getattr(compiled, "restores", False):
+        if not writes.can_undo and not compiled.restores:
             raise IrreversibleGraph
-        if writes.late and not getattr(compiled, "restores", False):
+        if writes.late and not compiled.restores:
             emit.irreversible_errors = (torch.OutOfMemoryError,)
         events.count("graphs")
         return restored_on_error(compiled, module), inputs
 
-    def _compiled(self, module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+    def _compiled(self, module: fx.GraphModule, examples: list[Any]) -> GraphCall:
         """The backend's callable for a graph, checked against eager if the settings ask for it, and
         once where PyTorch may have changed."""
         is_tried = not IS_TESTED and is_own(self.backend)
         if not (checks.wanted("capture") or is_tried):
-            return self.backend(module, examples)
+            return graph_call(self.backend(module, examples))
         source = checks.copy_of(module)
         if not checks.wanted("capture"):
-            return checks.tried(self.backend(module, examples), source)
+            return checks.tried(graph_call(self.backend(module, examples)), source)
         return checks.checked(
             "capture", lambda: self.backend(module, examples), lambda _: source, lambda: examples,
             self.backend, getattr(self.backend, "__name__", "inductor"))

@@ -27,6 +27,7 @@ from weft.codegen.scheduling.groups import Group, device_of
 from weft.codegen.scheduling.schedule import Schedule, make_schedule
 from weft.codegen.values import ExternCall
 from weft.diagnostics import events
+from weft.graph_call import GraphCall
 from weft.passes.framework import run_stage
 from weft.runtime.generated_code import load
 from weft.shapes.algebra.expr import Expr, IntExpr, subs
@@ -50,10 +51,13 @@ class Artifact:
     decisions: list[str] = field(default_factory=list)
     extern_ops: list[str] = field(default_factory=list)
     in_stages: bool = False
-    boxed: bool = True
 
     def __call__(self, args: list[Any]) -> list[Any]:
         return self.call(args)
+
+    def graph_call(self) -> GraphCall:
+        """What runs the graph."""
+        return GraphCall(self.call, boxed=True, in_stages=self.in_stages, source=self.source)
 
 
 def compile_graph(graph: GraphModule) -> Artifact:

@@ -27,6 +27,7 @@ from weft.diagnostics.failures import handle
 from weft.diagnostics.minimize import Part, minimize
 from weft.diagnostics.numerics import COARSE, Compiled, compare
 from weft.errors import BadValue, InternalError, NumericsError, SourceLine
+from weft.graph_call import GraphCall, graph_call
 from weft.interrupts import surface
 
 Compile = Callable[[fx.GraphModule, list[Any]], Compiled]
@@ -51,7 +52,7 @@ def wanted(stage: str) -> bool:
 def checked(
     stage: str, compile: Callable[[], Compiled], plain: Callable[[Sequence[Any]], fx.GraphModule],
     inputs: Callable[[], Sequence[Any]], again: Compile, backend: str = "inductor",
-) -> Compiled:
+) -> GraphCall:
     """The compiled graph, checked as the settings say.
 
     plain: the graph as torch.fx runs it, for given inputs. inputs: values like those that the graph
@@ -60,7 +61,7 @@ def checked(
     """
     try:
         with config.patch(fallback_random=True):
-            compiled = compile()
+            compiled = graph_call(compile())
     except Exception as error:
         surface(error)
         if config.repro_after == stage:
@@ -79,11 +80,11 @@ def checked(
             raise _numerics_error(stage, gm, list(arguments), problem, again, backend, write)
         return compiled(*call_args)
 
-    boxed = run.boxed = getattr(compiled, "boxed", False)  # type: ignore[attr-defined]
-    return run
+    boxed = compiled.boxed
+    return GraphCall(run, boxed)
 
 
-def tried(compiled: Compiled, plain: fx.GraphModule) -> Compiled:
+def tried(compiled: GraphCall, plain: fx.GraphModule) -> GraphCall:
     """The compiled graph, compared with `plain` in its first call; if they differ, `plain` is what
     runs, with one warning. For versions of PyTorch that may compute or lay out things in new ways.
     """
@@ -100,8 +101,8 @@ def tried(compiled: Compiled, plain: fx.GraphModule) -> Compiled:
             chosen.append(as_compiled if problem else compiled)
         return chosen[0](*call_args)
 
-    boxed = run.boxed = getattr(compiled, "boxed", False)  # type: ignore[attr-defined]
-    return run
+    boxed = compiled.boxed
+    return GraphCall(run, boxed)
 
 
 def like(value: Any) -> Any:

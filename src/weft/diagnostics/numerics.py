@@ -20,6 +20,7 @@ from torch import fx
 
 from weft._torch import pytree
 from weft.errors import NumericsError
+from weft.graph_call import graph_call
 from weft.interrupts import surface
 
 Compiled = Callable[..., Any]
@@ -133,9 +134,7 @@ def _copy_detached(value: Any) -> Any:
 
 
 def _taking_inputs(compiled: Compiled) -> Callable[..., Any]:
-    if getattr(compiled, "boxed", False):
-        return lambda *inputs: compiled(list(inputs))
-    return compiled
+    return graph_call(compiled).taking_inputs()
 
 
 def _gpus(inputs: Sequence[Any]) -> list[int]:

@@ -5,7 +5,7 @@ refuses some, after it has updated running statistics or parameters. Then the fr
 from its start, and must find its tensors as they were. Capture says which inputs are
 written by then (`GraphFacts.restored`); whoever runs the captured graph itself restores them::
 
-    run = restoring(gm.forward, [1, 2])
+    run = restoring(GraphCall(gm.forward), [1, 2])
     run(x, mean, count)            # raises: mean and count are what they were
 
 A compiled graph stores the new values after its checks, and needs no copies.
@@ -20,38 +20,34 @@ import torch
 from torch.fx import GraphModule
 
 from weft._torch import set_versions
+from weft.graph_call import GraphCall
 from weft.runtime.data_checks import CheckFailed
 from weft.shapes.graph_facts import graph_facts
 
 
-def run_captured(gm: GraphModule) -> Callable[..., Any]:
+def run_captured(gm: GraphModule) -> GraphCall:
     """The captured graph itself, operator by operator."""
-    return restored_on_error(gm.forward, gm)
+    return restored_on_error(GraphCall(gm.forward), gm)
 
 
 def run_instead(gm: GraphModule) -> Callable[..., Any]:
     """What runs instead of the compiled graph for inputs that this one does not fit."""
-    return _refuse if graph_facts(gm).is_irreversible else run_captured(gm)
+    return _refuse if graph_facts(gm).is_irreversible else run_captured(gm).call
 
 
 def _refuse(*inputs: Any) -> Any:
     raise CheckFailed("an error in the captured graph would leave traces")
 
 
-def restored_on_error(call: Callable[..., Any], gm: GraphModule) -> Callable[..., Any]:
+def restored_on_error(call: GraphCall, gm: GraphModule) -> GraphCall:
     """A backend's callable for the graph; it restores what the graph writes if it raises."""
     written = graph_facts(gm).restored
-    if not written or getattr(call, "restores", False):
-        return call
-    return restoring(call, written)
+    return restoring(call, written) if written and not call.restores else call
 
 
-def restoring(call: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
-    """`call`, which writes some of its inputs; if it raises, they hold again what they held.
-
-    It takes its inputs as `call` does: as arguments, or (`boxed`) in a list, which it may clear.
-    """
-    boxed = getattr(call, "boxed", False)
+def restoring(graph: GraphCall, written: Sequence[int]) -> GraphCall:
+    """`graph`, which writes some of its inputs; if it raises, they hold again what they held."""
+    call, boxed = graph.call, graph.boxed
 
     def restored(*inputs: Any) -> Any:
         arguments = inputs[0] if boxed else inputs
@@ -64,8 +60,7 @@ def restoring(call: Callable[..., Any], written: Sequence[int]) -> Callable[...,
                 state.restore()
             raise
 
-    restored.boxed, restored.restores = boxed, True  # type: ignore[attr-defined]
-    return restored
+    return GraphCall(restored, boxed, restores=True)
 
 
 @final

@@ -21,7 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from weft._torch import call_hooks_for_gradients, tree_flatten
 from weft.aot import graph as aten_graph
-from weft.aot.global_state import Boxed, without_autocast
+from weft.aot.global_state import without_autocast
 from weft.aot.graph import is_view, memory_owner
 from weft.aot.operators import random_devices
 from weft.aot.prepare import Compiler, finish, optimize
@@ -58,6 +58,7 @@ from weft.aot.training.tangents import TangentLayout
 from weft.aot.views import Unsupported
 from weft.compiling import compiling
 from weft.diagnostics import events
+from weft.graph_call import GraphCall
 from weft.runtime.restoring import run_instead
 from weft.shapes.graph_facts import GraphFacts, aten_facts, captured_facts, graph_facts
 
@@ -73,7 +74,7 @@ _IGNORED: Final = {(aten._native_batch_norm_legit_functional.default, k): (3, 4)
 def compile_joint(
     gm: GraphModule, tracer: Tracer, traced: Traced, joint: JointGraph, compiler: Compiler,
     lowered: Lowered | None,
-) -> Boxed:
+) -> GraphCall:
     """Optimize, partition, compile both halves, and wrap them for autograd."""
     leaves = _leaf_inputs(tracer)
     saved, placeholders = _saved_in_eager(joint), _inputs(joint.graph, joint.tangents)
@@ -210,15 +211,15 @@ def _watched(stages: Stages, inputs: list[int], leaves: set[int]) -> int | None:
     return next((i for i in inputs if i in leaves), None) if len(stages) > 1 else None
 
 
-def _with_gradients(call: Boxed) -> Boxed:
+def _with_gradients(graph: GraphCall) -> GraphCall:
     """Enable gradients around a graph that is called without them and enables them itself."""
+    call = graph.call
 
     def enabled(inputs: list[Any]) -> Any:
         with torch.enable_grad():
             return call(inputs)
 
-    enabled.boxed = enabled.restores = True  # type: ignore[attr-defined]
-    return enabled
+    return replace(graph, call=enabled)
 
 
 def _leaf_inputs(tracer: Tracer) -> set[int]:

@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 from weft.aot.global_state import Boxed
 from weft.aot.graph import memory_owner
 from weft.aot.training.backward_stages import Stages
+from weft.graph_call import GraphCall
 
 aten = torch.ops.aten
 
@@ -122,17 +123,18 @@ def stages_of_outputs(sources: list[Source | None], stages: Stages) -> Stages:
     return outputs if several and len(set(numbers)) == len(numbers) else ()
 
 
-def with_sources(backward: Boxed, sources: list[Source | None], stages: Stages) -> Boxed:
+def with_sources(backward: GraphCall, sources: list[Source | None], stages: Stages) -> Boxed:
     """`backward` with all gradients at their places."""
     tangents = {s.number for s in sources if s is not None and s.kind == "tangent"}
-    if getattr(backward, "in_stages", False):
-        return _staged(backward, sources, tangents, stages)
+    run = backward.call
+    if backward.in_stages:
+        return _staged(run, sources, tangents, stages)
     if sources == [Source("output", i) for i in range(len(sources))]:
-        return backward
+        return run
 
     def call(inputs: list[Any]) -> list[Any]:
         kept = {i: inputs[i] for i in tangents}
-        return _at_places(sources, kept, backward(inputs))
+        return _at_places(sources, kept, run(inputs))
 
     return call
 

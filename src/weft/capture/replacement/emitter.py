@@ -50,6 +50,7 @@ from weft.capture.library.tensors.device_modes import mode_changes
 from weft.capture.replacement.reruns import random_state_saver
 from weft.capture.replacement.user_lines import relocate_code
 from weft.errors import NumericsError
+from weft.graph_call import GraphCall
 from weft.interrupts import surface
 from weft.quoting import is_name, literal
 from weft.shapes.graph_facts import captured_facts
@@ -226,7 +227,7 @@ class ReplacementEmitter:
 
     # -- the function -----------------------------------------------------------------------------
 
-    def finish(self, graph: Callable[..., Any] | None, inputs: list[GraphInput],
+    def finish(self, graph: GraphCall | None, inputs: list[GraphInput],
                code: types.CodeType) -> tuple[Callable[[list[Any]], Any], str]:
         """The replacement function of the code, and its source: first the graph call, then the
         emitted lines."""
@@ -258,7 +259,7 @@ class ReplacementEmitter:
         """Whether the replacement may give up before it has changed anything."""
         return self.on_error is not None or self.on_unexpected is not None or bool(self.locks)
 
-    def _function(self, graph: Callable[..., Any] | None, text: str, user: types.CodeType
+    def _function(self, graph: GraphCall | None, text: str, user: types.CodeType
                   ) -> Callable[[list[Any]], Any]:
         """Compile the text into a function with the user's globals.
 
@@ -268,7 +269,8 @@ class ReplacementEmitter:
         head, rest = text.split("\n", 1)
         namespace: dict[str, Any] = {}
         exec(f"{head[:-2]}, {', '.join(used)}):\n{rest}", namespace)
-        template = namespace["make"](graph, *self.constants.values(), *used.values())
+        call = None if graph is None else graph.call
+        template = namespace["make"](call, *self.constants.values(), *used.values())
         places = {number: self.places[line.strip()]
                   for number, line in enumerate(text.splitlines(), 1)
                   if line.strip() in self.places}
@@ -297,14 +299,14 @@ class ReplacementEmitter:
                       *(f"    {step}" for step in [*undo, f"raise {signal}({error}, {report})"])]
         return lines
 
-    def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
+    def _graph_call(self, graph: GraphCall | None, inputs: list[GraphInput]) -> list[str]:
         if graph is None:
             return []
         read = _read([item.source.collect() for item in inputs])
         arguments = ", ".join(read)
         results = "".join(f"out{i}, " for i in range(len(self.outputs)))
         before: list[str] = []
-        if getattr(graph, "boxed", False):
+        if graph.boxed:
             listed = _as_list(read)
             before = [f"inputs = {listed}"] if self.goes_on else []
             arguments = "inputs" if before else listed

@@ -13,8 +13,9 @@ graph has the device in its nodes instead, and runs with the mode set aside::
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -31,6 +32,7 @@ from weft._torch import (
 from weft.capture.core.base import Kwargs
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import METHODS, NONE, ConstantValue, is_none
+from weft.graph_call import GraphCall
 
 if TYPE_CHECKING:
     from weft.capture.core.base import SymbolicValue
@@ -116,15 +118,15 @@ def modes_set_aside() -> Iterator[tuple[str, ...]]:
             push_torch_function_mode(mode)
 
 
-def without_modes(graph: Callable[..., Any]) -> Callable[..., Any]:
+def without_modes(graph: GraphCall) -> GraphCall:
     """The graph's callable, run without torch function modes: its nodes have the devices."""
+    run = graph.call
 
     def call(*args: Any) -> Any:
         with DisableTorchFunction():
-            return graph(*args)
+            return run(*args)
 
-    call.boxed = getattr(graph, "boxed", False)  # type: ignore[attr-defined]
-    return call
+    return replace(graph, call=call)
 
 
 __all__: Final = [
