@@ -85,7 +85,7 @@ def _in_parts(spec: FunctionSpec, at_once: Boxed) -> Boxed:
             return at_once(inputs)
         random = RandomState.of(spec.random_devices) if spec.random_devices else None
         with torch.no_grad():
-            outputs = bases(spec.forward(list(inputs)), spec.views)
+            outputs = bases(spec.forward(list(inputs)), spec.outputs.views)
         values = list(outputs)
         for part, apply in steps:
             own = [x.detach() if i in part.detached_inputs else x for i, x in enumerate(inputs)]
@@ -154,7 +154,7 @@ def _backward(spec: FunctionSpec, form: str, ctx: Any, grads: Sequence[Any]) -> 
 def _by_value(spec: FunctionSpec, own: Sequence[Any]) -> tuple[Any, ...]:
     """The tangents of a part's values at the places of all values."""
     tangents = dict(zip(spec.layouts, own, strict=True))
-    return tuple([tangents.get(k) for k in range(spec.n_values)])
+    return tuple([tangents.get(k) for k in range(spec.outputs.n_values)])
 
 
 def _gradients(
@@ -185,7 +185,7 @@ def _by_autograd(
     if run.is_other or (run.with_zeros and present is not None and _mixes(spec, present)):
         raise DoubleBackwardError("create_graph=True for a part of the compiled graph's results "
                                   "needs an input that no longer exists")
-    arguments = [*saved, *(ctx.symbols if spec.symbols else ())]
+    arguments = [*saved, *(ctx.symbols if spec.outputs.symbols else ())]
     arguments += _tangents(spec, ctx, list(grads), run.present)
     with no_autocast():
         results: Any = run.call(arguments)
@@ -201,7 +201,7 @@ def _contributions(
     present = {k for k, tangent in zip(layer.own, tangents, strict=True) if tangent is not None}
     if not present or not watch.decide(partial(spec.gradients.is_plain, ctx)):
         return [*tangents, *([None] * len(layer.reads))]
-    grads: list[Any] = [None] * spec.n_values
+    grads: list[Any] = [None] * spec.outputs.n_values
     for i, k in enumerate(layer.own):
         if k in present:
             grads[k] = spec.layouts[k].fit_own(tangents, i)
@@ -277,7 +277,7 @@ def _computed(
             spec.inputs.release(ctx)
         if spec.inputs.watched and not keeps_graph():
             ctx.watched.release()
-    if spec.symbols:
+    if spec.outputs.symbols:
         saved += ctx.symbols
     saved += _tangents(spec, ctx, grads, run.present)
     if isinstance(grads, list):  # a layer's: they die as the backward uses them
@@ -412,4 +412,4 @@ def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]
     random = ctx.random.replayed() if spec.random_devices else nullcontext()
     with random:
         outputs = spec.forward(spec.inputs.found_again(ctx, saved))
-    return [*saved[: len(spec.inputs.saved)], *(outputs[k] for k in spec.saved_values)]
+    return [*saved[: len(spec.inputs.saved)], *(outputs[k] for k in spec.outputs.saved)]

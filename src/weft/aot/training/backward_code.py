@@ -72,7 +72,7 @@ def _text(spec: FunctionSpec) -> str:
         "ctx.maybe_clear_saved_tensors()",
         "release(ctx)" if spec.inputs.held else "",
         "keeps_graph() or ctx.watched.release()" if spec.inputs.watched else "",
-        "args += ctx.symbols" if spec.symbols else "",
+        "args += ctx.symbols" if spec.outputs.symbols else "",
         *(f"args.append({_fitted(k, layout)})" for k, layout in spec.layouts.items()),
         "found = run.call(args)",
         f"return ({', '.join(_placed(spec))},)",

@@ -35,7 +35,7 @@ from weft.aot.training.backwards import Backwards, Indices, with_tangents_of
 from weft.aot.training.differentiable_backward import is_differentiable
 from weft.aot.training.double_backward import DoubleBackward
 from weft.aot.training.forward_inputs import ForwardInputs
-from weft.aot.training.function_spec import FunctionSpec
+from weft.aot.training.function_spec import ForwardOutputs, FunctionSpec
 from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.layers import (
@@ -80,9 +80,7 @@ def compile_joint(
     saved, placeholders = _saved_in_eager(joint), _inputs(joint.graph, joint.tangents)
     reads = reads_in_eager(joint.graph, placeholders)
     alive = {n for i, n in enumerate(placeholders) if i in leaves}
-    in_eager = _bytes_of(t for n in saved - alive for t in tree_flatten(n.meta["val"])[0])
-    if may_get_none(joint.graph):
-        in_eager = sys.maxsize  # that may need all inputs
+    in_eager = _bytes_in_eager(joint, saved - alive)
     joint_gm = optimize(joint.graph, GraphFacts(
         lowered=lowered, is_trained=True, inner=tuple(joint.inner),
         is_stage=graph_facts(gm).is_stage))
@@ -92,26 +90,31 @@ def compile_joint(
     stale = _stale(joint, joint_gm.graph, traced)
     of_saved = reads_of_saved(
         parts.backward, [placeholders[i] for i in parts.saved_inputs], reads)
-    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves, in_eager, stale, of_saved)
-    stale = stale.difference(spec["inputs"].copied)
-    redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
+    detached = _without_gradients(tracer, joint) - set(traced.mutated)
+    needed = _needed_inputs(tracer, joint, joint_gm.graph, parts, leaves, detached)
+    inputs = _forward_inputs(tracer, traced, parts, leaves, *needed, in_eager, stale, of_saved)
+    redo = DoubleBackward(
+        gm, traced, joint.gradient_inputs, joint.inner, stale.difference(inputs.copied))
     inner = _inner_results(traced, joint, parts.backward)
     forward = compiler(finish(aten_graph.make(parts.forward), asserts=traced.hand_asserts()))
     kept = [i in leaves for i in joint.gradient_inputs]
-    alone = bool(joint.groups or traced.mutated)
-    backward = without_inner(parts.backward, joint.tangent_values, joint.inner)
-    stages = (tuple(range(len(kept))),) if alone else stages_of(backward, kept)
-    backwards = Backwards(backward, _values(joint), stages, compiler)
+    backwards = _backwards(traced, joint, parts.backward, kept, compiler)
     function = FunctionSpec(
         forward=without_autocast(forward),
+        inputs=inputs,
+        outputs=_forward_outputs(traced, parts),
+        layouts=_tangent_layouts(joint),
         gradients=_input_gradients(tracer, joint, joint_gm.graph, kept, backwards, parts.backward),
+        detached_inputs=tuple(sorted(detached)),
+        watched=_watched(backwards.stages, joint.gradient_inputs, leaves),
         inner=inner,
-        redo=redo,
-        random_devices=random_devices(parts.forward),
-        watched=_watched(stages, joint.gradient_inputs, leaves),
-        late=redo.late,
+        groups=joint.groups,
         parts=(),
-        **spec,
+        random_devices=random_devices(parts.forward),
+        late=redo.late,
+        differentiable=_is_differentiable(traced, joint, parts),
+        droppable=_droppable(traced, joint, parts, inputs),
+        redo=redo,
     )
     if not inner.layers and _reaches_too_much(function, leaves):
         function = replace(function, parts=tuple(_part(function, g) for g in joint.groups))
@@ -156,8 +159,8 @@ def _part(spec: FunctionSpec, values: Indices) -> FunctionSpec:
             requests=Requests(leaf if leaf is not None and is_reached[leaf] else None),
         ),
         layouts={k: layout for k, layout in spec.layouts.items() if k in values},
-        saved_values=tuple(
-            k if n.users else -1 for k, n in zip(spec.saved_values, saved, strict=False)),
+        outputs=replace(spec.outputs, saved=tuple(
+            k if n.users else -1 for k, n in zip(spec.outputs.saved, saved, strict=False))),
         detached_inputs=(*spec.detached_inputs, *others),
         groups=(),
     )
@@ -178,6 +181,16 @@ def _input_gradients(
         backwards=backwards,
         cut=cache(partial(_cut_backwards, backwards, backward, joint)),
     )
+
+
+def _backwards(
+    traced: Traced, joint: JointGraph, graph: Graph, of_leaves: list[bool], compiler: Compiler
+) -> Backwards:
+    """The backwards of `graph`, without gradients of inner results."""
+    at_once = bool(joint.groups or traced.mutated)
+    backward = without_inner(graph, joint.tangent_values, joint.inner)
+    stages = (tuple(range(len(of_leaves))),) if at_once else stages_of(backward, of_leaves)
+    return Backwards(backward, _values(joint), stages, compiler)
 
 
 def _values(joint: JointGraph) -> list[int]:
@@ -231,37 +244,48 @@ def _leaf_inputs(tracer: Tracer) -> set[int]:
     }
 
 
-def _spec(
-    tracer: Tracer, traced: Traced, joint: JointGraph, joint_graph: Graph, parts: Partition,
-    leaves: set[int], in_eager: int, stale: set[int], reads: tuple[Reads, ...],
-) -> dict[str, Any]:
-    """The static fields of the `FunctionSpec`. `in_eager`: the bytes that eager saves."""
+def _tangent_layouts(joint: JointGraph) -> dict[int, TangentLayout]:
+    """The layouts of the tangents of the differentiable values."""
     values = [n.meta["val"] for n in joint.tangents]
-    layouts = {k: TangentLayout.of(v) for k, v in zip(_values(joint), values, strict=False)}
+    return {k: TangentLayout.of(v) for k, v in zip(_values(joint), values, strict=False)}
+
+
+def _needed_inputs(
+    tracer: Tracer, joint: JointGraph, joint_graph: Graph, parts: Partition, leaves: set[int],
+    detached: set[int],
+) -> tuple[set[int], set[int]]:
+    """The inputs that live in any case, and those whose values no gradient depends on."""
     of_data = any(s.of_output for s in parts.symbols)
     carriers = _carriers(tracer)
     unread = set() if of_data else _unread(joint, joint_graph) - carriers
-    detached = _without_gradients(tracer, joint) - set(traced.mutated)
-    kept = leaves | carriers | (detached - unread)
-    inputs = _forward_inputs(tracer, traced, parts, leaves, kept, unread, in_eager, stale, reads)
-    views = _views(parts)
+    return leaves | carriers | (detached - unread), unread
+
+
+def _forward_outputs(traced: Traced, parts: Partition) -> ForwardOutputs:
+    return ForwardOutputs(
+        n_values=parts.n_values,
+        numbers=frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
+        views=_views(parts),
+        saved=tuple(parts.saved_values),
+        symbols=tuple(parts.symbols),
+    )
+
+
+def _is_differentiable(traced: Traced, joint: JointGraph, parts: Partition) -> bool:
+    """Whether autograd can differentiate the backward itself."""
+    others = {*range(len(traced.mutated)), *_views(parts)}
+    return not joint.inner and is_differentiable(
+        parts, joint.gradient_inputs, {*_values(joint)} - others)
+
+
+def _droppable(
+    traced: Traced, joint: JointGraph, parts: Partition, inputs: ForwardInputs
+) -> tuple[int, ...]:
+    """The saved tensors that the forward could compute again."""
+    if joint.groups or traced.mutated or not inputs.held.issuperset(inputs.weak):
+        return ()
     numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
-    own = tuple(i for i, k in numbered if k >= parts.n_values)
-    all_held = inputs.held.issuperset(inputs.weak)
-    return {
-        "n_values": parts.n_values,
-        "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
-        "views": views,
-        "inputs": inputs,
-        "saved_values": tuple(parts.saved_values),
-        "symbols": tuple(parts.symbols),
-        "layouts": layouts,
-        "detached_inputs": tuple(sorted(detached)),
-        "groups": joint.groups,
-        "differentiable": not joint.inner and is_differentiable(
-            parts, joint.gradient_inputs, layouts.keys() - {*range(len(traced.mutated)), *views}),
-        "droppable": own if all_held and not joint.groups and not traced.mutated else (),
-    }
+    return tuple(i for i, k in numbered if k >= parts.n_values)
 
 
 def _forward_inputs(
@@ -316,6 +340,13 @@ def _saved_in_eager(joint: JointGraph) -> set[Node]:
             late.add(node)
             saved.update(memory_owner(a) for a in node.all_input_nodes)
     return saved - late
+
+
+def _bytes_in_eager(joint: JointGraph, saved: set[Node]) -> int:
+    """The bytes of what eager saves; as much as can be if that may need all inputs."""
+    if may_get_none(joint.graph):
+        return sys.maxsize
+    return _bytes_of(t for n in saved for t in tree_flatten(n.meta["val"])[0])
 
 
 def _bytes_of(values: Iterable[Any]) -> int:

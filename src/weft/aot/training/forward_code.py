@@ -42,21 +42,21 @@ _ARGUMENTS: Final = {"": "*inputs", "linked": "inputs, pieces, *edges", "part": 
 def _forward_text(spec: FunctionSpec, form: str) -> str:
     """Only what this graph needs: random state, saved values, sizes, weak references."""
     saved = [f"inputs[{i}]" for i in spec.inputs.saved]
-    saved += [_saved_value(spec, k, form == "part") for k in spec.saved_values]
-    values = [f"outputs[{k}]" for k in range(spec.n_values)]
-    numbers = spec.layouts.keys() | spec.numbers
-    plain = [values[k] for k in range(spec.n_values) if k not in numbers]
+    saved += [_saved_value(spec, k, form == "part") for k in spec.outputs.saved]
+    values = [f"outputs[{k}]" for k in range(spec.outputs.n_values)]
+    numbers = spec.layouts.keys() | spec.outputs.numbers
+    plain = [values[k] for k in range(spec.outputs.n_values) if k not in numbers]
     sizes = [f"{k}: {values[k]}.size()" for k, layout in spec.layouts.items()
              if layout.size is None]
     symbols = [
-        s.text(f"{'outputs' if s.of_output else 'inputs'}[{s.input}]") for s in spec.symbols
+        s.text(f"{'outputs' if s.of_output else 'inputs'}[{s.input}]") for s in spec.outputs.symbols
     ]
     run = [
         "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
         *spec.inputs.copy_lines(),
         "outputs = run(list(inputs))",
         # autograd forbids writes to views that a function makes
-        f"outputs = bases(outputs, {spec.views})" if spec.views else "",
+        f"outputs = bases(outputs, {spec.outputs.views})" if spec.outputs.views else "",
     ]
     held = "inputs"
     if form == "part":
@@ -82,5 +82,5 @@ def _saved_value(spec: FunctionSpec, k: int, is_part: bool) -> str:
     """A value to save; one that another part returns gets a node that this part must not hold."""
     if k < 0:
         return "None"
-    is_own = k in spec.layouts or k >= spec.n_values
+    is_own = k in spec.layouts or k >= spec.outputs.n_values
     return f"outputs[{k}].detach()" if is_part and not is_own else f"outputs[{k}]"

@@ -26,17 +26,25 @@ from weft.shapes.graph_facts import LateReads
 
 @final
 @dataclass(frozen=True, slots=True)
+class ForwardOutputs:
+    """What a compiled forward returns: the graph's values, and behind them what is only saved."""
+
+    n_values: int
+    numbers: frozenset[int]  # values that are no tensors
+    views: tuple[int, ...]  # values that a view operator computes
+    saved: tuple[int, ...]  # what the backward takes, by index; -1: nothing, it is a part's
+    symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class FunctionSpec:
     """The description of a compiled forward and backward."""
 
     forward: Boxed
-    n_values: int
     inputs: ForwardInputs
-    numbers: frozenset[int]  # values that are no tensors
-    views: tuple[int, ...]  # values that a view operator computes
-    saved_values: tuple[int, ...]
+    outputs: ForwardOutputs
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
-    symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
     gradients: InputGradients
     detached_inputs: tuple[int, ...]  # they require gradients and get none
     watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
