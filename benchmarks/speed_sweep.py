@@ -130,7 +130,8 @@ def calls_of(case: Case, names: list[str], train: bool) -> Iterator[tuple[str, C
     """Each compiler's step, built when it is asked for."""
     import torch
 
-    from benchmarks.worker import COMPILERS, tensors
+    from benchmarks.worker import COMPILERS
+    from weft.diagnostics.accuracy import tensors
 
     case.model.train(train)
 
@@ -155,7 +156,7 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     from filelock import FileLock
 
     import weft
-    from benchmarks.worker import peak_memory
+    from weft.diagnostics.memory import peak_memory
     from weft.diagnostics.timing import interleaved, ratio, waiter
 
     device: str = arguments.device

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.verdicts import ROOM, near
-from benchmarks.worker import as_float64, tensors
+from weft.diagnostics.accuracy import as_float64, tensors
 
 TOLERANCE = 2e-3
 """Of a gradient's largest element, and a tenth of that of the largest gradient of all."""

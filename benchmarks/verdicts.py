@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 
 from benchmarks.small_models import same
-from benchmarks.worker import as_float64
+from weft.diagnostics.accuracy import as_float64
 
 ROOM: Final = 3.0
 """How much further from float64 than eager a result may be."""

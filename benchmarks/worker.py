@@ -10,7 +10,6 @@ of all compilers, alternating, and their numerical error against float64.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import warnings
 from collections.abc import Callable
@@ -20,8 +19,9 @@ from typing import Any
 import torch
 
 import weft
-from benchmarks.allocations import peak_of
 from benchmarks.cases import Workload, all_cases, is_gpu
+from weft.diagnostics.accuracy import as_float64, relative_error, tensors
+from weft.diagnostics.memory import peak_memory
 from weft.diagnostics.timing import Clock, interleaved, ratio, waiter
 
 Compiler = Callable[[Callable[..., Any], str | None], Callable[..., Any]]
@@ -43,48 +43,7 @@ def build(name: str, device: str) -> Workload:
     return work
 
 
-# -- memory --------------------------------------------------------------------------------------
-
-
-def peak_memory(call: Callable[[], Any], device: str) -> int:
-    """Bytes that calls need at most beyond what is held between them, of PyTorch's allocator."""
-    if is_gpu(device):
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        for _ in range(3):
-            call()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    return peak_of(call, before=1, measured=2)
-
-
 # -- numerical error -----------------------------------------------------------------------------
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    """Every tensor in a result, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in tensors(v)]
-    if isinstance(value, list | tuple):
-        return [t for v in value for t in tensors(v)]
-    return []
-
-
-def as_float64(value: Any) -> Any:
-    """The same value with floating-point tensors in float64."""
-    if isinstance(value, torch.Tensor):
-        wide = value.double() if value.is_floating_point() else value
-        return wide.detach().requires_grad_(value.requires_grad)
-    if isinstance(value, torch.nn.Module):
-        return copy.deepcopy(value).double()
-    if isinstance(value, dict):
-        return {k: as_float64(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(as_float64(v) for v in value)
-    return value
 
 
 def reference(work: Workload) -> list[torch.Tensor] | None:
@@ -97,16 +56,6 @@ def reference(work: Workload) -> list[torch.Tensor] | None:
         return [t.detach() for t in tensors(wide.bind(wide.fn)())]
     except RuntimeError:  # an operator without float64
         return None
-
-
-def relative_error(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """Largest difference over the largest expected value, over all tensors."""
-    worst = 0.0
-    for a, b in zip(actual, expected, strict=True):
-        if b.numel() and b.is_floating_point():
-            scale = b.double().abs().max().item() or 1.0
-            worst = max(worst, (a.double() - b.double()).abs().max().item() / scale)
-    return worst
 
 
 def errors_of(work: Workload, calls: dict[str, Callable[[], Any]]) -> dict[str, float]:

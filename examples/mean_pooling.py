@@ -22,6 +22,7 @@ def main() -> None:
         torch.testing.assert_close(compiled(x, mask), pool(x, mask))
     stats = weft.stats()
     print(f"{stats['graphs']} graph for 5 lengths, {stats['recompiles']} recompiles")
+    print(weft.benchmark(pool, (torch.randn(64, 100, 32), torch.rand(64, 100) > 0.3), dynamic=True))
 
 
 if __name__ == "__main__":

@@ -11,15 +11,8 @@ import argparse
 
 import torch
 import transformers
-from torch.utils import benchmark
 
 import weft
-
-
-def milliseconds(call, seconds: float) -> float:
-    """Median time of a call."""
-    timer = benchmark.Timer("call()", globals={"call": call})
-    return timer.blocked_autorange(min_run_time=seconds).median * 1e3
 
 
 def main() -> None:
@@ -37,23 +30,18 @@ def main() -> None:
     images = torch.randn(shape, device=arguments.device)
     with torch.no_grad():
         expected = model(images).logits
-        rows = {"eager": milliseconds(lambda: model(images), arguments.seconds)}
-
         compiled = weft.compile(model)
         logits = compiled(images).logits
         torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
         assert logits.stride() == expected.stride(), "the layout inside must not be seen outside"
-        rows["weft"] = milliseconds(lambda: compiled(images), arguments.seconds)
+        print(f"graphs {weft.stats()['graphs']}, breaks {weft.stats()['graph_breaks']}")
+        print(weft.benchmark(model, images, seconds=arguments.seconds))
 
         model.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(compiled(images).logits, expected, rtol=1e-3, atol=1e-3)
-        rows["eager, channels last"] = milliseconds(lambda: model(images), arguments.seconds)
-        rows["weft, channels last"] = milliseconds(lambda: compiled(images), arguments.seconds)
-
-    for name, time in rows.items():
-        print(f"{name:22} {time:8.2f} ms   {rows['eager'] / time:5.2f} x eager")
-    print(f"graphs {weft.stats()['graphs']}, breaks {weft.stats()['graph_breaks']}")
+        print("Image and model in channels-last memory:")
+        print(weft.benchmark(model, images, seconds=arguments.seconds))
 
 
 if __name__ == "__main__":

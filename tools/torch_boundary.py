@@ -37,7 +37,7 @@ FORBIDDEN = (
     "torch.jit",
 )
 OPTIONAL = ("triton", "transformers", "sklearn", "matplotlib", "torchvision", "psutil")
-ADAPTERS = frozenset({"backends/torch_registry.py"})
+ADAPTERS = frozenset({"backends/torch_adapter.py"})
 BOUNDARY = "_torch.py"
 # Questions that libraries ask of torch's own compilers: capture knows them to answer no.
 RECOGNISED = frozenset({"torch.jit.is_scripting", "torch.jit.is_tracing"})

@@ -30,6 +30,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "compile", "compile_inplace", "explain", "optimize", "reset", "stats"),
     "weft.backends": ("list_backends", "register_backend"),
     "weft.backends.inductor": ("compile_fx",),
+    "weft.benchmarking": ("benchmark",),
     "weft.diagnostics.logs": ("set_logs",),
     "weft.dims": ("Dim",),
     "weft.passes": ("register_pass", "unregister_pass"),
@@ -41,10 +42,11 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Dim", "__version__", "allow_in_graph", "compile", "compile_fx", "compile_inplace", "config",
-    "disable", "error_on_graph_break", "errors", "explain", "is_compiling", "list_backends",
-    "mark_dynamic", "mark_static", "mark_unbacked", "optimize", "register_backend", "register_pass",
-    "reset", "set_logs", "set_stance", "stats", "unregister_pass",
+    "Dim", "__version__", "allow_in_graph", "benchmark", "compile", "compile_fx",
+    "compile_inplace", "config", "disable", "error_on_graph_break", "errors", "explain",
+    "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_unbacked",
+    "optimize", "register_backend", "register_pass", "reset", "set_logs", "set_stance",
+    "stats", "unregister_pass",
 ]
 
 

@@ -20,6 +20,7 @@ from weft.api import (
 from weft.backends import list_backends as list_backends
 from weft.backends import register_backend as register_backend
 from weft.backends.inductor import compile_fx as compile_fx
+from weft.benchmarking import benchmark as benchmark
 from weft.config import config as config
 from weft.diagnostics.logs import set_logs as set_logs
 from weft.dims import Dim as Dim

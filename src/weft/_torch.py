@@ -121,6 +121,9 @@ from torch._C._functorch import (
     peek_interpreter_stack,
 )
 
+# diagnostics: blocks of memory among the profiler's events.
+from torch._C._profiler import _EventType as ProfilerEventType
+
 # aot: PyTorch's table of operators written by simpler ones.
 from torch._decomp import decomposition_table, meta_table
 

@@ -115,6 +115,15 @@ class UnknownArtifact(UnknownName):
     noun = "log"
 
 
+class UnknownContender(UnknownName):
+    """`against=` of `weft.benchmark` names nothing that weft can be measured against."""
+
+    noun = "contender"
+
+    def __init__(self, name: object, valid: Iterable[str]) -> None:
+        super().__init__(name, valid, do="pass one of these names, or a callable")
+
+
 class UnknownStance(UnknownName):
     """`set_stance` was given a name that is no stance."""
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import weft
-from benchmarks.allocations import peak_of
+from weft.diagnostics.memory import peak_of
 
 WORDS, WIDTH, TOKENS = 4000, 64, 96
 Step = Callable[[], object]

@@ -120,17 +120,6 @@ def test_demo_of_an_unknown_model_lists_the_models():
     assert "transformer, bert-base, resnet-50" in out.getvalue()
 
 
-def test_demo_error_measure_sees_a_wrong_value():
-    import torch
-
-    right = {"a": torch.ones(3), "b": (torch.zeros(2),)}
-    wrong = {"a": torch.ones(3) + torch.tensor([0, 0, 0.5]), "b": (torch.zeros(2),)}
-    assert demo.relative_error(right, right) == 0
-    assert demo.relative_error(wrong, right) == 0.5
-    with pytest.raises(ValueError, match="zip"):
-        demo.relative_error({"a": right["a"]}, right)
-
-
 @pytest.mark.usefixtures("fresh")
 def test_reports_of_failures_are_listed_printed_and_cleared(run, tmp_path):
     def broken(gm, inputs):
@@ -234,3 +223,35 @@ def test_doctor_survives_a_trial_that_crashes(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     finding = doctor.CHECKS["CPU target"]()
     assert finding.state == "broken" and "crashed (Segmentation fault)" in finding.detail
+
+
+MEASURED = """
+import torch, weft
+layer = weft.compile(torch.nn.Linear(4, 4))
+
+@weft.compile(fullgraph=True)
+def double(x):
+    return x * 2
+
+never_called = weft.compile(lambda x: x)
+layer(torch.ones(2, 4))
+with torch.no_grad():
+    double(torch.ones(8)), double(torch.ones(9))
+"""
+
+
+@pytest.mark.usefixtures("fresh")
+def test_bench_measures_what_a_program_compiled(run, tmp_path):
+    import weft
+
+    compile = weft.compile
+    file = tmp_path / "train.py"
+    file.write_text(MEASURED)
+    result = run("bench", str(file), "--rounds", "2")
+    assert result.exit_code == 0, result.output
+    assert "Linear: forward and backward" in result.output
+    assert "double: calls" in result.output
+    assert result.output.count("speed-up") == 2
+    assert weft.compile is compile
+    file.write_text("x = 1")
+    assert "nothing to measure" in run("bench", str(file)).output.replace("\n", " ")

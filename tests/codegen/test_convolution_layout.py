@@ -10,9 +10,9 @@ import torch.fx
 from torch import nn
 
 import weft
-from benchmarks.allocations import peak_of
 from weft.backends.inductor import compile_fx
 from weft.diagnostics import events
+from weft.diagnostics.memory import peak_of
 
 
 class Block(nn.Module):

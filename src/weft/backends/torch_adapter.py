@@ -1,9 +1,10 @@
-"""Offers the backends registered with PyTorch to users of weft, as `backend="torch:<name>"`, or by
-the name alone where weft has none of that name.
+"""Offers what PyTorch has of its own to users of weft who ask for it by name: the backends that are
+registered with it, and torch.compile to measure against.
 
 The single file of the package that may import torch._dynamo, and only when a user asks for it.
 
-    weft.compile(f, backend="torch:onnxrt")
+    weft.compile(f, backend="torch:onnxrt")     # or "onnxrt": weft has none of that name
+    weft.benchmark(f, (x,), against=("eager", "torch.compile"))
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from weft.errors import UnknownBackend
@@ -38,3 +40,9 @@ def find(name: str) -> Callable[..., Any]:
 
     backend.__name__ = f"torch:{name}"
     return backend
+
+
+def compiled_by_torch(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compile(fn)`."""
+    compiled: Callable[..., Any] = torch.compile(fn)
+    return compiled

@@ -5,6 +5,7 @@ Place in the pipeline: above everything; one file per command that is more than 
     weft doctor                     # what works here, what is missing, what to do
     weft demo                       # compile real models and show what happened
     weft explain train.py -- --lr 1 # run a program and tell what weft did in it
+    weft bench train.py             # run it, then measure what it compiled against eager
     weft report last                # the latest failure that ended in an eager run
 """
 
@@ -19,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from weft.cli import cache, demo, doctor, program, report
+from weft.cli import bench, cache, demo, doctor, program, report
 from weft.errors import WeftError
 
 app = typer.Typer(
@@ -74,17 +75,26 @@ def report_command(
     raise typer.Exit(0 if report.run(console(), name, clear=clear) else 1)
 
 
-@app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-             add_help_option=False)
-def bench_command(context: typer.Context) -> None:
-    """Run the repository's benchmarks (eager, torch.compile, weft); arguments go to the runner."""
+@app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench_command(
+    context: typer.Context,
+    against: Annotated[list[str] | None, typer.Option(
+        help="Of a program: eager (the default), torch.compile.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each is measured.")] = 20,
+) -> None:
+    """Measure each function that FILE.py compiles; without a file, run the repository's benchmarks,
+    whose runner gets the arguments."""
+    program_file = Path(context.args[0]) if context.args else None
+    if program_file is not None and program_file.suffix == ".py":
+        raise typer.Exit(bench.run(console(), program_file, context.args[1:], against or ["eager"],
+                                   rounds))
     root = Path(__file__).resolve().parents[3]
     if not (root / "benchmarks" / "__main__.py").exists():
         Console(stderr=True).print(
             "the benchmarks are part of weft's repository, not of the installed package: "
-            "clone it and run `make bench`")
+            "clone it and run `make bench`; `weft bench FILE.py` measures a program")
         raise typer.Exit(2)
-    command = [sys.executable, "-m", "benchmarks", *context.args]
+    command = [sys.executable, "-m", "benchmarks", *context.args, "--rounds", str(rounds)]
     raise typer.Exit(subprocess.run(command, cwd=root, check=False).returncode)
 
 

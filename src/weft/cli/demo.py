@@ -10,25 +10,23 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 from torch import nn
 
 import weft
 from weft.diagnostics import events
+from weft.diagnostics.comparison import Comparison, Measurement, seconds_text
 from weft.diagnostics.events import Event
 from weft.diagnostics.explanation import Explanation
 from weft.diagnostics.rendering import render
-from weft.diagnostics.timing import Timing, interleaved, ratio
 
 TOLERANCE: Final = 1e-3
-"""Largest error, relative to the largest value of eager's result, that counts as equal (fp32)."""
+"""Largest error, relative to the largest value of the float64 result, that counts as right."""
 
 
 @final
@@ -105,50 +103,32 @@ class Outcome:
 
     name: str
     explanation: Explanation
-    first_call: float
-    times: dict[str, Timing]
-    error: float
+    comparison: Comparison
+
+    @property
+    def weft(self) -> Measurement:
+        return self.comparison["weft"]
 
     @property
     def good(self) -> bool:
-        return self.error <= TOLERANCE and not self.explanation.fallbacks
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    """Every tensor in a model's output, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in tensors(v)]
-    if isinstance(value, list | tuple):
-        return [t for v in value for t in tensors(v)]
-    return []
-
-
-def relative_error(actual: Any, expected: Any) -> float:
-    """Largest difference over the largest expected value, over all tensors of two outputs."""
-    worst = 0.0
-    for a, b in zip(tensors(actual), tensors(expected), strict=True):
-        if not b.numel():
-            continue
-        difference = (a.double() - b.double()).abs().max().item()
-        scale = b.double().abs().max().item()
-        worst = max(worst, difference / max(scale, 1e-30) if difference else 0.0)
-    return worst
+        error = self.weft.error
+        return error is not None and error <= TOLERANCE and not self.explanation.fallbacks
 
 
 @contextmanager
 def progress(console: Console, title: str) -> Iterator[None]:
-    """A spinner that names the stage at work, while the block compiles."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as display:
+    """A line that names the stage at work, while the block compiles. It is drawn at events only:
+    a spinner's thread would disturb what is measured."""
+    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as display:
         task = display.add_task(f"{title}: capture")
         done: dict[str, int] = {}
 
         def show(event: Event) -> None:
             if event.kind == "stage_start":
-                progress_text = f", {done['kernel']} kernels" if "kernel" in done else ""
-                display.update(task, description=f"{title}: {event.fields['name']}{progress_text}")
+                kernels = f", {done['kernel']} kernels" if "kernel" in done else ""
+                display.update(task, description=f"{title}: {event.fields['name']}{kernels}",
+                               refresh=True)
             else:
                 done[event.kind] = done.get(event.kind, 0) + 1
 
@@ -163,28 +143,17 @@ def try_model(console: Console, name: str, *, quick: bool) -> Outcome:
     """Compile one model, compare it with eager and measure both."""
     torch.manual_seed(0)
     example = MODELS[name]()
-    model, inputs = example.model.eval(), example.inputs
-    with torch.no_grad():
-        expected = model(**inputs)
-        compiled = weft.compile(model)
-        with events.collect() as seen, progress(console, name):
-            start = perf_counter()
-            actual = compiled(**inputs)
-            first_call = perf_counter() - start
-        times = interleaved(
-            {"eager": lambda: model(**inputs), "weft": lambda: compiled(**inputs)},
-            rounds=5 if quick else 15, budget_seconds=5 if quick else 20)
-    return Outcome(name, Explanation.from_events(seen, name=name), first_call, times,
-                   relative_error(actual, expected))
+    with torch.no_grad(), events.collect() as seen, progress(console, name):
+        comparison = weft.benchmark(
+            example.model.eval(), (), example.inputs, rounds=5 if quick else 15,
+            seconds=5 if quick else 20)
+    return Outcome(name, Explanation.from_events(seen, name=name), comparison)
 
 
 def show(console: Console, outcome: Outcome) -> None:
     """One model's explanation, long tables cut, and its figures."""
     render(outcome.explanation, console, most_rows=8)
-    eager, compiled = outcome.times["eager"].median, outcome.times["weft"].median
-    console.print(Text(
-        f"first call {outcome.first_call:.2f} s; eager {eager * 1e3:.2f} ms, weft "
-        f"{compiled * 1e3:.2f} ms; largest error {outcome.error:.1e} of the largest value\n"))
+    console.print(outcome.comparison)
 
 
 def summary(outcomes: list[Outcome]) -> Table:
@@ -194,12 +163,14 @@ def summary(outcomes: list[Outcome]) -> Table:
                    "eager", "weft", "speed-up", "error"):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for o in outcomes:
-        e, times = o.explanation, o.times
+        e, eager = o.explanation, o.comparison["eager"]
+        speedup, error = o.comparison.speedup("weft"), o.weft.error
         table.add_row(
             o.name, str(len(e.graphs)), str(len(e.graph_breaks)), str(len(e.guards)),
-            str(len(e.kernels)), str(len(e.extern_calls)), f"{o.first_call:.2f} s",
-            f"{times['eager'].median * 1e3:.1f} ms", f"{times['weft'].median * 1e3:.1f} ms",
-            f"{1 / ratio(times, 'weft', 'eager'):.2f} x", f"{o.error:.0e}")
+            str(len(e.kernels)), str(len(e.extern_calls)), seconds_text(o.weft.first_call or 0.0),
+            seconds_text(eager.median), seconds_text(o.weft.median),
+            "-" if speedup is None else f"{speedup:.2f} x",
+            "-" if error is None else f"{error:.0e}")
     return table
 
 

@@ -22,7 +22,7 @@ from weft.diagnostics.rendering import render
 def explain(console: Console, file: Path, arguments: Sequence[str]) -> int:
     """Run `file` as ``__main__`` and print the explanation; its exit status, 0 if it ended well."""
     with events.collect() as seen:
-        status = _run(file, arguments)
+        status = run(file, arguments)
     explanation = Explanation.from_events(seen, name=file.name)
     if explanation.seconds or explanation.graphs:
         render(explanation, console)
@@ -32,7 +32,7 @@ def explain(console: Console, file: Path, arguments: Sequence[str]) -> int:
     return status
 
 
-def _run(file: Path, arguments: Sequence[str]) -> int:
+def run(file: Path, arguments: Sequence[str]) -> int:
     """The program's exit status; the error that ends it is shown as Python would."""
     saved_argv, saved_path = sys.argv, sys.path[:]
     sys.argv = [str(file), *(a for a in arguments if a != "--")]
