@@ -123,8 +123,8 @@ def _is_result(node: Node, of: Any) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A compiled part or a branch, which may clear the list of values that it takes, with these and
-    the values that it returns."""
+    """A compiled part or a branch (`run` may clear its list of inputs), the nodes that it reads,
+    and those whose values it returns."""
 
     run: Boxed
     inputs: list[Node]
@@ -171,8 +171,8 @@ def _straight(
 
 
 def _sources_of_symbols(graph: Graph, inputs: list[Node], stage: list[Node]) -> list[Node]:
-    """Further inputs for a stage: those of the graph that symbols are read from which the stage's
-    own inputs do not tell (a cache that an earlier stage made has the size `s0 + 1`)."""
+    """Further inputs for a stage: inputs of the graph from which it reads symbols that its own
+    inputs do not tell (a cache that an earlier stage made has the size `s0 + 1`)."""
     own = set(input_symbols(n.meta.get("example_value") for n in inputs))
     wanted = {name for n in (*inputs, *stage)
               for size in symbolic_leaves(n.meta.get("example_value")) for name in names_in(size)}

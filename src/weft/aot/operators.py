@@ -138,8 +138,8 @@ def _lost_defaults(
 
 
 def _functional(op: OpOverload, is_out: bool) -> OpOverload | None:
-    """The functional operator for one that writes; of a program's own operators a name says
-    nothing."""
+    """The functional operator for one that writes. It is looked up by name only for torch's own:
+    the names of a program's operators say nothing."""
     if is_of_torch(op) and (variant := _functional_variant(op, is_out)) is not None:
         return variant
     return _made(op)

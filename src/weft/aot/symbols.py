@@ -3,8 +3,8 @@
 Place in the pipeline: generated Python (the runtime wrapper, `aot_eager`'s calls) computes sizes
 like `2*s0 + 1`; the symbols are sizes of the inputs, or integers among them::
 
-    found = input_symbols([fake_of_size_s0_by_8, symint_s1])
-    found["s0"].text("x")       # x.size(0)
+    sources = input_symbols([fake_of_size_s0_by_8, symint_s1])
+    sources["s0"].text("x")     # x.size(0)
     size_text(size)             # 2*s0+1
 """
 

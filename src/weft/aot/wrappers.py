@@ -136,8 +136,8 @@ def _traced(gm: GraphModule, examples: Sequence[Any], wrapped: Sequence[int]) ->
 
 
 def _takes_tangents(result: torch.Tensor) -> bool:
-    """Whether what arrives as the gradient of a result can be brought into its form: a class says
-    so by the method that torch.compile calls, too; those of nested tensors are nested."""
+    """Whether a tangent of the result can be brought into the result's form. A class says so by the
+    method that torch.compile calls for it; tangents of nested tensors are nested anyway."""
     return result.is_nested or hasattr(result, "__coerce_same_metadata_as_tangent__")
 
 

@@ -24,7 +24,7 @@ from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, operands, subs
 Loops = list[LoopVar]
 
 SHORTEST_PIECE: Final = 16
-"""Points of the inner one of two loops made of one: enough for a vector."""
+"""The fewest points of the inner loop if a loop is split in two: enough for a vector."""
 
 
 def simplify_loops(kernel: Kernel, *, cut: bool = False) -> Kernel:

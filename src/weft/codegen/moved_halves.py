@@ -32,8 +32,8 @@ def move_as_integers(kernel: Kernel) -> None:
 
 
 def _only_moves(kernel: Kernel, buffers: dict[str, DType], moved: dict[int, Node]) -> bool:
-    """Whether the float32 nodes are elements of these buffers, numbers, and choices of them, and go
-    into these buffers only."""
+    """Whether all float32 nodes are elements of these buffers, constants, or selections of both,
+    and are stored in these buffers only."""
     others = [n for n in kernel.nodes if n.id not in moved]
     return (
         all(_is_element(n, buffers) for n in moved.values())

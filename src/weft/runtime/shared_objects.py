@@ -174,8 +174,8 @@ def _high(handle: int) -> int:
 
 
 def _spelling(number: int) -> str:
-    """A way of writing a slash that no other number has: the loader takes a name that it knows for
-    the object that it has loaded."""
+    """A spelling of a slash that no other number has: of a path that the loader has seen, it would
+    return the object that it has loaded."""
     return "".join("/." if digit == "1" else "/" for digit in f"{number:b}") + "/"
 
 

@@ -375,8 +375,8 @@ class ShapeContext:
     def forget_assumptions(self, since: int = 0) -> None:
         """Forget what only checks in a graph make sure of, if it was learned from `since` on.
 
-        Whoever writes such checks must not take them for granted; nor may the program behind a body
-        that does not always run, with its checks.
+        The code that writes such checks must not take them for granted; nor may the program behind
+        a body that does not always run, and in which they are.
         """
         kept = [(held, assumed) for i, (held, assumed) in enumerate(self._learned)
                 if i < since or not assumed]

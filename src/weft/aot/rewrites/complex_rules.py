@@ -168,8 +168,8 @@ def _mul(cx: Context, a: Any, b: Any) -> Parts:
 
 @rule(aten.div.Tensor, aten.div.Scalar)
 def _div(cx: Context, a: Any, b: Any) -> Parts:
-    """R. L. Smith's way (Algorithm 116, CACM 5, 1962), in which no square can overflow: as eager
-    for zeros and infinities, too."""
+    """R. L. Smith's method (Algorithm 116, CACM 5, 1962), in which no square can overflow; zeros
+    and infinities as in eager."""
     a, b = cx.parts(a), cx.parts(b)
     if _is_ordinary(b):
         return _divided_by_number(a, b.real.value, b.imag.value)
@@ -249,7 +249,8 @@ def _conj(cx: Context, a: Parts) -> Parts:
 
 @rule(aten.exp.default)
 def _exp(cx: Context, a: Parts) -> Parts:
-    """As C has it (Annex G): of a real number real, of an infinite one no NaN of 0 * inf."""
+    """As C defines it (Annex G): real for real numbers, and without the NaN of 0 * inf for infinite
+    ones."""
     size = a.real.call(aten.exp.default)
     real, imag = (size * a.imag.call(op) for op in (aten.cos.default, aten.sin.default))
     imag = _chosen(a.imag.call(aten.eq.Scalar, 0), a.imag, imag)
@@ -327,8 +328,8 @@ def _polar(cx: Context, size: Real, angle: Real) -> Parts:
 
 @rule(aten._to_copy.default)
 def _to_copy(cx: Context, a: Any, **form: Any) -> Any:
-    """Converts also between real and complex; the imaginary part is dropped as in eager, but for
-    truth values."""
+    """Also converts between real and complex. The imaginary part is dropped, as in eager, except by
+    a conversion to bool."""
     parts = a if isinstance(a, Parts) else None
     real = a.real if parts else a
     if parts and cx.result.dtype is torch.bool:

@@ -181,8 +181,8 @@ def _normalized_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, 
 
 @decomposition(aten.native_layer_norm_backward.default)
 def layer_norm_gradients(grad: Any, x: Any, *args: Any) -> Any:
-    """PyTorch's formula, but on CPUs for numbers that need no conversion: there the library takes
-    half the time."""
+    """PyTorch's formula; on CPUs, for numbers that need no conversion, the library takes half the
+    time."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         raise NotImplementedError("a library call")
     return decomposition_table[aten.native_layer_norm_backward.default](grad, x, *args)

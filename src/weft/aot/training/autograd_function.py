@@ -195,8 +195,9 @@ def _by_autograd(
 def _contributions(
     spec: FunctionSpec, watch: Watch, layer: Layer, tangents: Sequence[Any]
 ) -> Sequence[Any]:
-    """The tangents of a layer's values and, if somebody sees the gradients of those that they read,
-    what they contribute to these. The gradients of inputs are then computed here too."""
+    """The tangents of a layer's values. If somebody sees the gradients of the values that the layer
+    reads, also what the layer contributes to these; gradients of inputs are then computed here
+    too."""
     ctx = watch.owner()
     present = {k for k, tangent in zip(layer.own, tangents, strict=True) if tangent is not None}
     if not present or not watch.decide(partial(spec.gradients.is_plain, ctx)):
@@ -358,8 +359,8 @@ def _still_saved(ctx: Any, groups: Groups, present: Indices | None) -> list[torc
 
 
 def _check_versions(ctx: Any, saved: Sequence[Any], read: Iterable[int]) -> None:
-    """Check as autograd does, which has checked (or freed) the saved tensors in the backward of
-    another group, that the program has not written to them."""
+    """Check that the program has not written to the saved tensors. Autograd did that itself in the
+    backward of another group, and may have freed them since."""
     versions = getattr(ctx, "saved_versions", ())
     for i in sorted(read):
         if i < len(versions) and saved[i] is not None and saved[i]._version != versions[i]:

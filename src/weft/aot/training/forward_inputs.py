@@ -3,9 +3,9 @@
 Place in the pipeline: part of `autograd_function`'s context. Such a backward (`create_graph=True`)
 runs the captured graph again, and so needs its inputs beside the saved values. Eager would not save
 them: they are kept outside autograd's saved tensors, because the program may write to them, and
-hooks do not see them. Leaves are kept strongly, which costs nothing, and others as far as what is
-kept in all does not become more than in eager. The rest is held weakly, and if it is gone, that is
-an error and not a wrong number.
+hooks do not see them. Leaves are kept strongly, which costs nothing, and so are others as long as
+no more is kept in all than in eager. The rest is held weakly, and if it is gone, that is an error
+and not a wrong number.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Place in the pipeline: made by `compile.py`, used by `autograd_function.py` at every backward::
 
     wanted = gradients.wanted(ctx, linked)             # None: all; else positions
-    found = gradients.backwards.of(given, wanted).call(saved)
-    return gradients.placed(found, given)              # one item for each input of the graph
+    computed = gradients.backwards.of(present, wanted).call(saved)
+    return gradients.placed(computed, present)         # one item for each input of the graph
 """
 
 from __future__ import annotations

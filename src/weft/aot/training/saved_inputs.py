@@ -38,8 +38,8 @@ def is_in_checkpoint(node: Node) -> bool:
 
 def insert_references(graph: Graph, inputs: Iterable[Node], late: Container[Node]
                       ) -> dict[Node, Node]:
-    """Let the nodes in `late` read aliases of the inputs, by which the inputs themselves are saved,
-    and views of these; the result has the input of each alias."""
+    """Let the nodes in `late` read the inputs, and views of them, through aliases: what is saved is
+    then the input itself. Returns the input of each alias."""
     first = next(n for n in graph.nodes if n.op != "placeholder")
     inputs_of: dict[Node, Node] = {}
     for node in inputs:

@@ -24,8 +24,8 @@ from weft._torch import OpOverload, function_spaces
 def binding_of(op: Any) -> Callable[..., Any] | None:
     """The binding that makes exactly the calls of `op`; None if there is none.
 
-    Those of factories choose some arguments themselves, `reduction` has another default there, and
-    no list may have None in it.
+    There is none for factories, whose bindings choose some arguments themselves, for operators with
+    `reduction`, which has another default there, and for lists that may have None in them.
     """
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return None

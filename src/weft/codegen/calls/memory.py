@@ -192,8 +192,8 @@ def _place(
 def _overwrite(
     plan: MemoryPlan, result: Buffer, base: Buffer, lowered: GraphLowering, position: int
 ) -> None:
-    """Let an ATen call that is the last to read its first operand write there, if that is our
-    memory or the input whose new value this is."""
+    """Let an ATen call that is the last to read its first operand write there, if the operand is
+    memory of this graph or the input whose new value the call computes."""
     target = lowered.written.get(result.name)
     if target is not None and plan.root(base.name) == target.name:
         if position <= plan.refusals.last:

@@ -55,8 +55,8 @@ class PlaceCheck:
 @final
 @dataclass
 class Refusals:
-    """The last step behind which nothing raises (-1: none does), if the tests run that follow each
-    step (-1: the inputs)."""
+    """`last`: the last step that may raise (-1: none) if all checks pass. `checks`: the tests to
+    run behind each step (-1: before the first one)."""
 
     last: int = -1
     checks: dict[int, list[PlaceCheck]] = field(default_factory=lambda: defaultdict(list))

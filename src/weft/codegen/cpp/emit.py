@@ -163,8 +163,8 @@ class KernelWriter(LoopNestWriter):
             yield
 
     def find_divisors(self, dependent: set[int]) -> None:
-        """Find numbers known before all loops by which vectors are divided: dividing by a power of
-        two becomes a product (as compilers do for constants)."""
+        """Find the divisors of vectors that are known before all loops: division by a power of two
+        becomes a product (as compilers do for constants)."""
         plan = self.plan
         self.divisors = {
             n.args[1].id for n in self.kernel.nodes
@@ -357,7 +357,8 @@ class KernelWriter(LoopNestWriter):
             self.vector_loop(plan.vector, *self.block_bounds(), lanes, plan.segments)
 
     def branches(self) -> Iterator[None]:
-        """Once for each part of the points in which comparisons of a variable are known."""
+        """Print the loops once for each range of points in which the comparisons of a variable are
+        known."""
         if self.plan.branches is None:
             yield
             return

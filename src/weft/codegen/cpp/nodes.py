@@ -456,7 +456,7 @@ def _terms_with(index: IntExpr, variable: Expr) -> IntExpr:
 
 
 def _largest_operand(expr: IntExpr, variable: Expr) -> float:
-    """A number that neither the value nor what is divided or compared in computing it exceeds."""
+    """An upper bound of the value, and of all that is divided or compared in computing it."""
     largest: float = max(-lower_bound(expr), upper_bound(expr))
     for atom in () if isinstance(expr, int) else expr.atoms():
         if isinstance(atom, Symbol) or variable not in atom.expr.symbols:

@@ -217,8 +217,9 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
 
 
 def _branches(plan: Plan) -> tuple[LoopVar, list[Segment]] | None:
-    """Comparisons of a variable of points, which all lanes share: what one of `stack`'s operands
-    costs is not paid for the others."""
+    """A variable of points, and its ranges in which all its comparisons are known. All lanes share
+    it, so a branch around the loops is enough: where a point of `stack` is one operand's, the
+    others are not computed."""
     if plan.kernel.inner or plan.segments or plan.tile is not None or plan.owners:
         return None
     branching = ((v, segments(plan.kernel, v)) for v in plan.points)

@@ -25,9 +25,10 @@ def combining(kernel: Kernel) -> list[Store]:
 
 
 def is_apart(store: Store, points: Sequence[LoopVar]) -> bool:
-    """Do different points change different elements, whatever the indices in memory are?
+    """Whether different points always change different elements, whatever the indices in memory
+    are.
 
-    So if each point's stride is longer than what the shorter strides and all else can reach.
+    They do if each stride is longer than all that the shorter strides and the rest can reach.
     """
     index: IntExpr = store.index
     steps: list[tuple[int, IntExpr]] = []
@@ -46,8 +47,8 @@ def is_apart(store: Store, points: Sequence[LoopVar]) -> bool:
 
 
 def owners(kernel: Kernel, is_known: Callable[[Indirect], bool]) -> dict[int, Indirect]:
-    """For each combining store (by position) an index, known at a point, that tells its rows from
-    others; none at all if one of the stores has none."""
+    """For each combining store (by position), an index from memory that is known at a point and
+    says which row the store changes; {} if one of the stores has none."""
     indices: dict[int, Indirect] = {}
     for number, store in enumerate(kernel.stores):
         if store.mode != "assign":

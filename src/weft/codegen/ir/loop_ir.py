@@ -29,8 +29,8 @@ Rules:
   point of its level's domain: at outer level once per outer point, after the reductions it needs.
 - Different points of the domain are independent: no kernel reads an element which another point
   writes (in-place buffers are read and written at the same index by the same point), except by
-  stores of another mode than "assign": those combine what is there with the value, for points that
-  meet at one element in the order of the loops.
+  stores of another mode than "assign". Those combine the value with what is there; points that
+  change one element (a scatter conflict) do so in the order of the loops.
 - bf16/f16 exist in memory only: loads give f32, stores round. A visible rounding in between is an
   explicit `round_bf16`/`round_f16` op.
 """
@@ -103,9 +103,8 @@ class Indirect:
 @final
 @dataclass(eq=False, slots=True)
 class Load:
-    """`buffer[index]` in the buffer's compute type; where `mask` is false, `other`, and memory is
-    not read.
-    """
+    """`buffer[index]` in the buffer's compute type. Where `mask` is false it is `other`, and memory
+    is not read."""
 
     id: int
     dtype: DType
@@ -151,9 +150,11 @@ Node: TypeAlias = Const | IndexValue | Indirect | Load | Op | Reduce
 @final
 @dataclass(eq=False, slots=True)
 class Store:
-    """`buffer[index] = value` at inner or outer level, or, with an operator's name as mode (one of
-    `scalar_ops.COMBINING`), `buffer[index] = add(buffer[index], value)`; only where `mask` holds
-    (pieces of rows on GPUs)."""
+    """`buffer[index] = value` at inner or outer level, where `mask` holds (pieces of rows on GPUs).
+
+    With a mode of `scalar_ops.COMBINING` instead of "assign", the value is combined with what is
+    there: `buffer[index] = add(buffer[index], value)`.
+    """
 
     buffer: str
     index: IntExpr

@@ -128,7 +128,8 @@ class GraphLowering:
                 self.written.update(dict.fromkeys(names, target))
 
     def is_rewritten(self, value: Value) -> bool:
-        """Is it an input that gets a new value, or what calls that may overwrite it made of one?"""
+        """Whether it is an input that gets a new value, or a step on the way to that value, by
+        calls that may overwrite the input."""
         inputs = [self.inputs[i] for i in self.rewritten if i < len(self.inputs)]
         placed = value.buffer()
         return placed is not None and any(

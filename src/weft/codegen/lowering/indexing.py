@@ -39,8 +39,8 @@ def _prepare_source(cx: LoweringContext, x: Value) -> None:
 
 
 def _refuse_lone_gather(cx: LoweringContext, dim: int, *operands: Value) -> None:
-    """Elements gathered within rows: on CPUs an element costs less in ATen's loop than in a vector,
-    so that a kernel is worth it for what it fuses only."""
+    """Leave a gather within rows to ATen on CPUs, unless it is fused with something: an element
+    costs less in ATen's loop than in a vector."""
     if dim == len(cx.shape) - 1 and cx.is_lone(*operands):
         raise NotLowered("a call of ATen's gather")
 
@@ -362,8 +362,9 @@ def whole_factors(small: Shape, large: Shape, scales: Sequence[float | None]) ->
 
 
 def _ratios(cx: LoweringContext, source: Shape, scales: Sequence[float | None]) -> list[float]:
-    """What ATen multiplies positions in results with: float32 numbers. The sizes of images
-    say more than the scales where a dimension is kept, or on CPUs doubled."""
+    """The float32 factors from positions in the result to positions in the image, as in ATen: from
+    the scales, or from the sizes where a dimension keeps its size (on CPUs also where it
+    doubles)."""
     ratios = []
     for n, m, scale in zip_longest(source, cx.shape[2:], scales):
         if not (isinstance(n, int) and isinstance(m, int) and m):

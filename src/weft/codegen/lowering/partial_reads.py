@@ -51,7 +51,7 @@ class PartialReads:
         self._wholly: dict[Node, bool] = {}
 
     def hides_errors(self, node: Node) -> bool:
-        """Whether the node's formula would not be computed for all elements, where it may raise."""
+        """Whether kernels would skip elements of the node's formula whose computation may raise."""
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
             return False

@@ -161,8 +161,9 @@ def _reduction_loop(
 def _few_places(
     kind: str, x: Value, dims: Sequence[int], keepdim: bool
 ) -> list[tuple[int, ...]] | None:
-    """The elements of a small reduction that is better computed as an operator at each point, which
-    fuses with anything; None for a loop, which shares the kernel of what computes its elements."""
+    """The elements of a reduction that is unrolled, because it is small: operators at each point
+    fuse with anything. None if a loop is better, as it shares the kernel that computes its
+    elements."""
     buffer = x.buffer()
     if buffer is not None and isinstance(buffer.definition, Computed):
         return None

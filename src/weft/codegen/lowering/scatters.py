@@ -48,8 +48,8 @@ _MODES: Final = {"sum": "add", "mean": "add", "prod": "mul", "amax": "maximum", 
 def _combine_at(
     cx: LoweringContext, x: Value, dims: Shape, places: Places, formula: Formula, mode: str
 ) -> Value:
-    """`x`, with the formula's values for the points of `dims` combined with (mode "assign": in the
-    place of) the elements at their places."""
+    """`x` with the formula's values, one for each point of `dims`, combined with the elements at
+    their places (mode "assign": in place of them)."""
     scalar, layout = x.scalar, cx.layouts[0] or contiguous_strides(cx.shape)
     base = cx.lazy(cx.shape, cx.dtype, cx.share(x).at, layout=layout).realize().buffer
     buffer = cx.graph.new_buffer(cx.dtype, cx.shape, layout, cx.device)
@@ -72,7 +72,8 @@ def _check(cx: LoweringContext, x: Value, *indices: Value) -> None:
 
 
 def _along(indices: Value, dim: int, size: IntExpr, at: Callable[[Index], Index]) -> Places:
-    """The point itself, but along `dim`, where `indices` (read at `at`) says where."""
+    """The place of a point: the point itself, except along `dim`, where `indices` (read at `at`)
+    has it."""
 
     def places(em: Emitter, index: Index) -> Index:
         chosen = em.indirect(indices.at(em, at(index)), size, wrap=False, check=True)
@@ -114,7 +115,7 @@ def scatter_reduce(
     cx: LoweringContext, x: Value, dim: int, indices: Value, source: Value, reduce: str,
     *, include_self: bool = True,
 ) -> Value:
-    """Without the operand's own elements: those that are reached begin as what changes nothing."""
+    """Without `include_self`, the elements that are reached start as the neutral element."""
     _check(cx, x, indices)
     scalar = x.scalar
 

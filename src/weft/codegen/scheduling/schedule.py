@@ -233,8 +233,8 @@ class _Fusion:
         return len(reads) + sum(1 for _ in kept)
 
     def _keeps_memory(self, first: int, second: int) -> bool:
-        """Whether the earlier one frees more than it allocates and the other waits for later
-        library calls: all that follows the earlier one would wait too."""
+        """Whether merging would keep memory in use: the earlier group frees more than it allocates,
+        but in one step with the later one it would wait for the library calls in between."""
         early, late = sorted((first, second), key=self.steps.positions.__getitem__)
         start, end = self.steps.positions[early], self.steps.joint_position(early, late)
         between = bisect(self.steps.calls, end) - bisect(self.steps.calls, start)
@@ -248,8 +248,9 @@ class _Fusion:
         return is_due(sum(self.steps.bytes.get(n, 0) for n in freed), allocated, between)
 
     def _gathers_results(self, first: int, second: int) -> bool:
-        """Whether steps that would run later free more bytes of the earlier one's results before
-        the other runs than a result takes (states of a loop of library calls)."""
+        """Whether merging would let results pile up: steps that would then run later free more
+        bytes of the earlier group's results than a result of the other group takes (the states of a
+        loop of library calls)."""
         early, late = sorted((first, second), key=self.steps.positions.__getitem__)
         end = self.steps.joint_position(early, late)
         if end == self.steps.positions[early]:

@@ -141,8 +141,8 @@ class _Timeline:
 
 
 def _changes(passed: range, allocated: int, ends: Ends) -> list[int]:
-    """The increase at each place, and behind the last, if a step that allocates so much runs before
-    all of them instead of behind."""
+    """How much more memory is in use at each place, and behind the last one, if a step that
+    allocates so much runs before all of them instead of behind them."""
     gone = [0] * (len(passed) + 1)
     for end, size in ends:
         if end < passed.stop:

@@ -249,8 +249,8 @@ class _Emitter:
             self._line(f"{variables[0].symbol} = {flat}")
 
     def _run(self, variables: tuple[LoopVar, ...]) -> int:
-        """So many neighbours at a time differ in the fastest variable only: what Triton would see
-        in a division, and needs to know to load whole vectors."""
+        """The number of neighbours that differ in the fastest variable only. Triton would see it in
+        a division (not in a product with a reciprocal), and needs it to load whole vectors."""
         return power_of_two(variables[-1].extent, self.powers) if variables else 1
 
     def _divisor(self, value: Expr) -> str:

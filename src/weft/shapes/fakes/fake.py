@@ -81,8 +81,8 @@ class _Computed(torch.autograd.Function):
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no history; autograd refuses to say so of a view that `no_grad` made if
-    that was written since."""
+    """Whether a tensor has no history. (Autograd refuses to say so of a view that was made under
+    `no_grad` and written since.)"""
     try:
         return tensor.is_leaf
     except RuntimeError:

@@ -94,7 +94,8 @@ def _is_tried(func: OpOverload) -> bool:
 
 @cache
 def _is_elementwise(func: OpOverload) -> bool:
-    """Whether an operator, or the one that it is the form of that writes, is elementwise."""
+    """Whether an operator is elementwise, or (`add_`, `add.out`) writes what an elementwise one
+    returns."""
     name, overload = func._schema.name.removeprefix("aten::"), func._overloadname
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
     same = {"out": "default"}.get(overload, overload.removesuffix("_out"))

@@ -69,8 +69,8 @@ _SETTING_ASKS_DEVICES: Final = RELEASE >= (2, 14)
 
 
 def _on_storage_of(viewed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An empty meta tensor on the storage of a fake one, which C++ would ask for its device: for
-    modes that are active an operator, and the first time it loads DTensor."""
+    """An empty meta tensor on the storage of a fake one. C++ would ask the fake one for its device:
+    an operator for active modes, which loads DTensor the first time."""
     # `set_` to symbolic sizes would compare them with the storage's: ten times dearer.
     return torch.empty(0, dtype=dtype, device=_META).set_(
         viewed.untyped_storage(), 0, (0,), (1,))

@@ -172,8 +172,8 @@ def _check_cast(func: OpOverload, args: Sequence[Any]) -> None:
 
 
 def _kind(operand: Any) -> tuple[torch.dtype, bool] | type:
-    """What of an operand decides types: a number's type; a tensor's, and whether it has
-    dimensions."""
+    """What decides the types of results: of a number its type; of a tensor its type, and whether it
+    has dimensions."""
     if isinstance(operand, torch.Tensor):
         return operand.dtype, operand.dim() > 0
     number: type = type(operand)

@@ -125,8 +125,8 @@ def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
 
 
 def guarded(condition: Condition) -> bool:
-    """Whether the condition holds in this call, guarded as PyTorch's rule would unless it is known
-    to."""
+    """Whether the condition holds in this call. Unless that is known for all calls, a guard
+    requires it, as PyTorch's rule would."""
     if isinstance(condition, bool):
         return condition
     context = _contexts[-1]
