@@ -2,11 +2,11 @@
  *
  * Place in the pipeline: runtime/tensor_calls.py makes these callables; call sequences call them.
  *
- *     Empty(form, dtype, device_type, device_index, fallback)()      torch.empty_strided(...)
- *     View(form, fallback)(x)                                        torch.as_strided(x, ...)
- *     Product(kind, operands, form, ..., fallback)(a, b)             torch.mm(view of a, view of b)
+ *     Empty(layout, dtype, device_type, device_index, fallback)()      torch.empty_strided(...)
+ *     View(layout, fallback)(x)                                        torch.as_strided(x, ...)
+ *     Product(kind, operands, layout, ..., fallback)(a, b)             torch.mm(view of a, view of b)
  *
- * A *form* is (sizes, strides, offset) of integers; None stands for a number that is passed at the call,
+ * A *layout* is (sizes, strides, offset) of integers; None stands for a number that is passed at the call,
  * as a further argument, in that order. Offsets count from the first element of the viewed tensor.
  * No torch headers: the addresses of torch's C functions (`aoti_torch_*`) and of the function that makes
  * a tensor's Python object are passed to configure(). Nothing is checked here: the caller guarantees
@@ -47,7 +47,7 @@ static PyObject *wrapped(Tensor tensor)
     return object;
 }
 
-/* ---- forms --------------------------------------------------------------------------------------- */
+/* ---- layouts ------------------------------------------------------------------------------------- */
 
 enum { MAX_DIMS = 12, MAX_NUMBERS = 2 * MAX_DIMS + 1 };
 
@@ -57,64 +57,64 @@ typedef struct {
     int64_t numbers[MAX_NUMBERS]; /* sizes, strides, offset */
     uint8_t places[MAX_NUMBERS];  /* positions in `numbers` of the dynamic ones */
     bool row_major;               /* strides follow from the sizes */
-} Form;
+} Layout;
 
-static int read_number(Form *form, int place, PyObject *item)
+static int read_number(Layout *layout, int place, PyObject *item)
 {
     if (item == Py_None) {
-        form->places[form->dynamic++] = (uint8_t)place;
+        layout->places[layout->dynamic++] = (uint8_t)place;
         return 0;
     }
-    form->numbers[place] = PyLong_AsLongLong(item);
-    return form->numbers[place] == -1 && PyErr_Occurred() ? -1 : 0;
+    layout->numbers[place] = PyLong_AsLongLong(item);
+    return layout->numbers[place] == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_form(Form *form, PyObject *given)
+static int read_layout(Layout *layout, PyObject *given)
 {
     PyObject *sizes, *strides, *offset;
-    memset(form, 0, sizeof *form);
+    memset(layout, 0, sizeof *layout);
     if (!PyArg_ParseTuple(given, "O!OO", &PyTuple_Type, &sizes, &strides, &offset))
         return -1;
     Py_ssize_t dims = PyTuple_GET_SIZE(sizes);
-    form->row_major = strides == Py_None;
+    layout->row_major = strides == Py_None;
     if (dims > MAX_DIMS ||
-        (!form->row_major && (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != dims))) {
-        PyErr_SetString(PyExc_ValueError, "a form has as many strides as sizes, at most 12");
+        (!layout->row_major && (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != dims))) {
+        PyErr_SetString(PyExc_ValueError, "a layout has as many strides as sizes, at most 12");
         return -1;
     }
-    form->dims = (int)dims;
+    layout->dims = (int)dims;
     for (int i = 0; i < dims; i++)
-        if (read_number(form, i, PyTuple_GET_ITEM(sizes, i)) < 0)
+        if (read_number(layout, i, PyTuple_GET_ITEM(sizes, i)) < 0)
             return -1;
-    for (int i = 0; i < dims && !form->row_major; i++)
-        if (read_number(form, (int)dims + i, PyTuple_GET_ITEM(strides, i)) < 0)
+    for (int i = 0; i < dims && !layout->row_major; i++)
+        if (read_number(layout, (int)dims + i, PyTuple_GET_ITEM(strides, i)) < 0)
             return -1;
-    return read_number(form, 2 * (int)dims, offset);
+    return read_number(layout, 2 * (int)dims, offset);
 }
 
-/* The form's numbers with those of the call filled in: the form's own array, or `space`. */
-static const int64_t *numbers_of(const Form *form, PyObject *const *given, int64_t *space)
+/* The layout's numbers with those of the call filled in: the layout's own array, or `space`. */
+static const int64_t *numbers_of(const Layout *layout, PyObject *const *given, int64_t *space)
 {
-    if (form->dynamic == 0 && !form->row_major)
-        return form->numbers;
-    memcpy(space, form->numbers, sizeof form->numbers);
-    for (int i = 0; i < form->dynamic; i++) {
-        space[form->places[i]] = PyLong_AsLongLong(given[i]);
-        if (space[form->places[i]] == -1 && PyErr_Occurred())
+    if (layout->dynamic == 0 && !layout->row_major)
+        return layout->numbers;
+    memcpy(space, layout->numbers, sizeof layout->numbers);
+    for (int i = 0; i < layout->dynamic; i++) {
+        space[layout->places[i]] = PyLong_AsLongLong(given[i]);
+        if (space[layout->places[i]] == -1 && PyErr_Occurred())
             return NULL;
     }
     int64_t step = 1;
-    for (int i = form->dims - 1; i >= 0 && form->row_major; i--) {
-        space[form->dims + i] = step;
+    for (int i = layout->dims - 1; i >= 0 && layout->row_major; i--) {
+        space[layout->dims + i] = step;
         step *= space[i] > 1 ? space[i] : 1; /* as torch counts */
     }
     return space;
 }
 
-static int view_of(Tensor tensor, const Form *form, const int64_t *numbers, Tensor *result)
+static int view_of(Tensor tensor, const Layout *layout, const int64_t *numbers, Tensor *result)
 {
-    const int64_t offset = numbers[2 * form->dims]; /* torch adds the tensor's own */
-    return torch.reinterpret(tensor, form->dims, numbers, numbers + form->dims, offset, result);
+    const int64_t offset = numbers[2 * layout->dims]; /* torch adds the tensor's own */
+    return torch.reinterpret(tensor, layout->dims, numbers, numbers + layout->dims, offset, result);
 }
 
 /* ---- the callables ------------------------------------------------------------------------------- */
@@ -126,11 +126,11 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *fallback;
-    Form form; /* of the result */
+    Layout layout; /* of the result */
     int32_t dtype, device_type, device_index;
     int kind, n_operands, n_arguments;
     bool viewed[MAX_OPERANDS];
-    Form operands[];
+    Layout operands[];
 } Call;
 
 static PyObject *fall_back(Call *self, PyObject *const *args, Py_ssize_t n)
@@ -147,8 +147,8 @@ static PyObject *wrong_count(Py_ssize_t wanted, Py_ssize_t given)
 
 static int make_result(const Call *self, const int64_t *numbers, Tensor *result)
 {
-    const Form *form = &self->form;
-    return torch.empty_strided(form->dims, numbers, numbers + form->dims, self->dtype, self->device_type,
+    const Layout *layout = &self->layout;
+    return torch.empty_strided(layout->dims, numbers, numbers + layout->dims, self->dtype, self->device_type,
                                self->device_index, result);
 }
 
@@ -158,9 +158,9 @@ static PyObject *empty_call(PyObject *callable, PyObject *const *args, size_t na
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     int64_t space[MAX_NUMBERS];
     Tensor made;
-    if (n != self->form.dynamic)
-        return wrong_count(self->form.dynamic, n);
-    const int64_t *numbers = numbers_of(&self->form, args, space);
+    if (n != self->layout.dynamic)
+        return wrong_count(self->layout.dynamic, n);
+    const int64_t *numbers = numbers_of(&self->layout, args, space);
     if (numbers == NULL || make_result(self, numbers, &made) != 0)
         return fall_back(self, args, n);
     return wrapped(made);
@@ -172,10 +172,10 @@ static PyObject *view_call(PyObject *callable, PyObject *const *args, size_t nar
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     int64_t space[MAX_NUMBERS];
     Tensor made;
-    if (n != 1 + self->form.dynamic)
-        return wrong_count(1 + self->form.dynamic, n);
-    const int64_t *numbers = numbers_of(&self->form, args + 1, space);
-    if (numbers == NULL || view_of(tensor_in(args[0]), &self->form, numbers, &made) != 0)
+    if (n != 1 + self->layout.dynamic)
+        return wrong_count(1 + self->layout.dynamic, n);
+    const int64_t *numbers = numbers_of(&self->layout, args + 1, space);
+    if (numbers == NULL || view_of(tensor_in(args[0]), &self->layout, numbers, &made) != 0)
         return fall_back(self, args, n);
     return wrapped(made);
 }
@@ -202,18 +202,18 @@ static PyObject *product_call(PyObject *callable, PyObject *const *args, size_t 
     if (n != self->n_arguments)
         return wrong_count(self->n_arguments, n);
     for (int i = 0; i < self->n_operands && status == 0; i++) {
-        const Form *form = &self->operands[i];
+        const Layout *layout = &self->operands[i];
         operands[i] = tensor_in(args[i]);
         if (!self->viewed[i])
             continue;
-        const int64_t *numbers = numbers_of(form, args + at, space);
-        at += form->dynamic;
-        status = numbers == NULL ? -1 : view_of(operands[i], form, numbers, &views[n_views]);
+        const int64_t *numbers = numbers_of(layout, args + at, space);
+        at += layout->dynamic;
+        status = numbers == NULL ? -1 : view_of(operands[i], layout, numbers, &views[n_views]);
         if (status == 0)
             operands[i] = views[n_views++];
     }
     if (status == 0) {
-        const int64_t *numbers = numbers_of(&self->form, args + at, space);
+        const int64_t *numbers = numbers_of(&self->layout, args + at, space);
         status = numbers == NULL ? -1 : make_result(self, numbers, &result);
     }
     if (status == 0) {
@@ -230,7 +230,7 @@ static PyObject *product_call(PyObject *callable, PyObject *const *args, size_t 
     return fall_back(self, args, n);
 }
 
-static Call *call_new(PyTypeObject *type, vectorcallfunc run, PyObject *form, PyObject *fallback, int n_operands)
+static Call *call_new(PyTypeObject *type, vectorcallfunc run, PyObject *layout, PyObject *fallback, int n_operands)
 {
     if (torch.wrap == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "weft._calls.configure() has not been called");
@@ -242,7 +242,7 @@ static Call *call_new(PyTypeObject *type, vectorcallfunc run, PyObject *form, Py
     self->vectorcall = run;
     self->fallback = Py_NewRef(fallback);
     self->n_operands = n_operands;
-    if (read_form(&self->form, form) < 0) {
+    if (read_layout(&self->layout, layout) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -251,11 +251,11 @@ static Call *call_new(PyTypeObject *type, vectorcallfunc run, PyObject *form, Py
 
 static PyObject *empty_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *form, *fallback;
+    PyObject *layout, *fallback;
     int dtype, device_type, device_index;
-    if (!PyArg_ParseTuple(args, "O!iiiO", &PyTuple_Type, &form, &dtype, &device_type, &device_index, &fallback))
+    if (!PyArg_ParseTuple(args, "O!iiiO", &PyTuple_Type, &layout, &dtype, &device_type, &device_index, &fallback))
         return NULL;
-    Call *self = call_new(type, empty_call, form, fallback, 0);
+    Call *self = call_new(type, empty_call, layout, fallback, 0);
     if (self != NULL) {
         self->dtype = dtype;
         self->device_type = device_type;
@@ -266,22 +266,22 @@ static PyObject *empty_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
 
 static PyObject *view_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *form, *fallback;
-    if (!PyArg_ParseTuple(args, "O!O", &PyTuple_Type, &form, &fallback))
+    PyObject *layout, *fallback;
+    if (!PyArg_ParseTuple(args, "O!O", &PyTuple_Type, &layout, &fallback))
         return NULL;
-    return (PyObject *)call_new(type, view_call, form, fallback, 0);
+    return (PyObject *)call_new(type, view_call, layout, fallback, 0);
 }
 
 static int read_operands(Call *self, PyObject *operands)
 {
     for (int i = 0; i < self->n_operands; i++) {
-        PyObject *form = PyTuple_GET_ITEM(operands, i);
-        self->viewed[i] = form != Py_None;
-        if (self->viewed[i] && read_form(&self->operands[i], form) < 0)
+        PyObject *layout = PyTuple_GET_ITEM(operands, i);
+        self->viewed[i] = layout != Py_None;
+        if (self->viewed[i] && read_layout(&self->operands[i], layout) < 0)
             return -1;
         self->n_arguments += self->operands[i].dynamic;
     }
-    self->n_arguments += self->n_operands + self->form.dynamic;
+    self->n_arguments += self->n_operands + self->layout.dynamic;
     return 0;
 }
 
@@ -292,16 +292,16 @@ static int kind_of(const char *name)
 
 static PyObject *product_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *form, *operands, *fallback;
+    PyObject *layout, *operands, *fallback;
     const char *name;
     int dtype, device_type, device_index;
-    if (!PyArg_ParseTuple(args, "sO!O!iiiO", &name, &PyTuple_Type, &operands, &PyTuple_Type, &form, &dtype,
+    if (!PyArg_ParseTuple(args, "sO!O!iiiO", &name, &PyTuple_Type, &operands, &PyTuple_Type, &layout, &dtype,
                           &device_type, &device_index, &fallback))
         return NULL;
     int kind = kind_of(name);
     if (kind < 0 || PyTuple_GET_SIZE(operands) != (kind == ADDMM ? 3 : 2))
         return PyErr_Format(PyExc_ValueError, "no product %s of so many operands", name);
-    Call *self = call_new(type, product_call, form, fallback, (int)PyTuple_GET_SIZE(operands));
+    Call *self = call_new(type, product_call, layout, fallback, (int)PyTuple_GET_SIZE(operands));
     if (self == NULL)
         return NULL;
     self->kind = kind;
@@ -343,7 +343,7 @@ static PyMemberDef call_members[] = {
     {                                                                                                \
         PyVarObject_HEAD_INIT(NULL, 0)                                                               \
         .tp_name = "weft._calls." type_name, .tp_doc = text,                                         \
-        .tp_basicsize = offsetof(Call, operands), .tp_itemsize = sizeof(Form),                       \
+        .tp_basicsize = offsetof(Call, operands), .tp_itemsize = sizeof(Layout),                       \
         .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,            \
         .tp_new = make, .tp_dealloc = call_dealloc, .tp_traverse = call_traverse,                    \
         .tp_clear = call_clear, .tp_call = PyVectorcall_Call,                                        \
@@ -351,11 +351,11 @@ static PyMemberDef call_members[] = {
     }
 
 static PyTypeObject empty_type =
-    CALL_TYPE("Empty", "Empty(form, dtype, device_type, device_index, fallback): makes a tensor.", empty_new);
-static PyTypeObject view_type = CALL_TYPE("View", "View(form, fallback): a tensor's memory in another form.", view_new);
+    CALL_TYPE("Empty", "Empty(layout, dtype, device_type, device_index, fallback): makes a tensor.", empty_new);
+static PyTypeObject view_type = CALL_TYPE("View", "View(layout, fallback): a tensor's memory in another layout.", view_new);
 static PyTypeObject product_type =
     CALL_TYPE("Product",
-              "Product(kind, operands, form, dtype, device_type, device_index, fallback): a product of views.",
+              "Product(kind, operands, layout, dtype, device_type, device_index, fallback): a product of views.",
               product_new);
 
 /* ---- the module ---------------------------------------------------------------------------------- */

@@ -120,8 +120,8 @@ def test_products_of_sizes_that_are_given_at_the_call() -> None:
 
 def test_without_torchs_c_functions_python_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_calls, "configured", lambda: False)
-    form = ((2, 7), (7, 1), 0)
-    make = empty.__wrapped__(form, F32, CPU)
+    layout = ((2, 7), (7, 1), 0)
+    make = empty.__wrapped__(layout, F32, CPU)
     assert make().shape == (2, 7)
     multiply = product.__wrapped__("mm", (None, None), ((2, 2), (2, 1), 0), F32, CPU)
     x = torch.randn(2, 7)

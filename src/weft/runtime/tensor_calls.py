@@ -26,10 +26,10 @@ from weft import _calls
 from weft.runtime.launcher import tensor_offset
 
 Number: TypeAlias = int | None
-Form: TypeAlias = tuple[tuple[Number, ...], tuple[Number, ...] | None, Number]
+Layout: TypeAlias = tuple[tuple[Number, ...], tuple[Number, ...] | None, Number]
 """Sizes, strides, offset from the first element of what is viewed; None: given at the call. Strides
 that are None altogether are row-major."""
-Made: TypeAlias = Callable[..., torch.Tensor]
+TensorCall: TypeAlias = Callable[..., torch.Tensor]
 
 FUNCTIONS: Final = (
     "aoti_torch_empty_strided", "aoti_torch__reinterpret_tensor",
@@ -41,51 +41,51 @@ WRAP: Final = (
     "_Z16THPVariable_WrapN2at10TensorBaseE",
 )
 """THPVariable_Wrap(const TensorBase&), in earlier versions THPVariable_Wrap(TensorBase)."""
-PRODUCTS: Final[dict[str, Made]] = {"mm": torch.mm, "addmm": torch.addmm, "bmm": torch.bmm}
+PRODUCTS: Final[dict[str, TensorCall]] = {"mm": torch.mm, "addmm": torch.addmm, "bmm": torch.bmm}
 MAX_DIMS: Final = 12
 CACHED: Final = 4096
 
 
 @lru_cache(CACHED)
-def empty(form: Form, dtype: torch.dtype, device: torch.device) -> Made:
-    """Makes tensors of this form."""
+def empty(layout: Layout, dtype: torch.dtype, device: torch.device) -> TensorCall:
+    """Makes tensors of this layout."""
 
     def in_python(*numbers: int) -> torch.Tensor:
-        sizes, strides, _ = _fill(form, numbers)
+        sizes, strides, _ = _fill(layout, numbers)
         return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     where = _where(device)
-    if where is None or not _fits(form):
+    if where is None or not _fits(layout):
         return in_python
-    return _calls.Empty(form, _code(dtype), *where, in_python)
+    return _calls.Empty(layout, _code(dtype), *where, in_python)
 
 
 @lru_cache(CACHED)
-def view(form: Form) -> Made:
-    """A callable that gives a tensor's memory another form."""
+def view(layout: Layout) -> TensorCall:
+    """A callable that gives a tensor's memory another layout."""
 
     def in_python(tensor: torch.Tensor, *numbers: int) -> torch.Tensor:
-        sizes, strides, offset = _fill(form, numbers)
+        sizes, strides, offset = _fill(layout, numbers)
         return torch.as_strided(tensor, sizes, strides, tensor.storage_offset() + offset)
 
-    if not (configured() and _fits(form)):
+    if not (configured() and _fits(layout)):
         return in_python
-    return _calls.View(form, in_python)
+    return _calls.View(layout, in_python)
 
 
 @lru_cache(CACHED)
 def product(
-    kind: str, operands: tuple[Form | None, ...], result: Form, dtype: torch.dtype,
+    kind: str, operands: tuple[Layout | None, ...], result: Layout, dtype: torch.dtype,
     device: torch.device,
-) -> Made:
-    """A callable that multiplies tensors, each viewed in a form (None: as it is), by `mm`, `addmm`
-    or `bmm`.
+) -> TensorCall:
+    """A callable that multiplies tensors by `mm`, `addmm` or `bmm`, each seen in a layout (None: as
+    it is).
 
-    The numbers that the operands' forms leave open follow the tensors, then those of the result's
-    form.
+    The numbers that the operands' layouts leave open follow the tensors, then those of the result's
+    layout.
     """
-    views = [None if form is None else view(form) for form in operands]
-    counts = [0 if form is None else _count_open(form) for form in operands]
+    views = [None if layout is None else view(layout) for layout in operands]
+    counts = [0 if layout is None else _count_open(layout) for layout in operands]
     function = PRODUCTS[kind]
 
     def in_python(*arguments: Any) -> torch.Tensor:
@@ -101,9 +101,9 @@ def product(
     return _calls.Product(kind, operands, result, _code(dtype), *where, in_python)
 
 
-def _fill(form: Form, numbers: tuple[int, ...]) -> tuple[list[int], list[int], int]:
-    """A form's numbers with those given at the call."""
-    sizes, strides, offset = form
+def _fill(layout: Layout, numbers: tuple[int, ...]) -> tuple[list[int], list[int], int]:
+    """A layout's numbers with those given at the call."""
+    sizes, strides, offset = layout
     rest = iter(numbers)
     filled = list(_known_numbers(sizes, rest))
     steps = row_major(filled) if strides is None else list(_known_numbers(strides, rest))
@@ -116,9 +116,9 @@ def row_major(sizes: Sequence[int]) -> list[int]:
     return list(reversed([*steps])) if sizes else []
 
 
-def _count_open(form: Form) -> int:
-    """How many numbers of the form are passed at the call."""
-    sizes, strides, offset = form
+def _count_open(layout: Layout) -> int:
+    """How many numbers of the layout are passed at the call."""
+    sizes, strides, offset = layout
     return [*sizes, *(strides or ()), offset].count(None)
 
 
@@ -126,8 +126,8 @@ def _known_numbers(numbers: tuple[Number, ...], rest: Iterator[int]) -> Iterator
     return (next(rest) if n is None else n for n in numbers)
 
 
-def _fits(form: Form) -> bool:
-    return len(form[0]) <= MAX_DIMS
+def _fits(layout: Layout) -> bool:
+    return len(layout[0]) <= MAX_DIMS
 
 
 @cache

@@ -1,7 +1,7 @@
 """The call sequence under construction, and how tensors are made and written in it.
 
 Place in the pipeline: filled by `emit.py`, `library_calls.py` and `gemm_calls.py`. The C
-callables of `runtime/tensor_calls.py`, one for each distinct form, make and view tensors; unknown
+callables of `runtime/tensor_calls.py`, one for each distinct layout, make and view tensors; unknown
 sizes are passed at the call::
 
     buf0 = empty2(s0)                    # (s0, 768) float32
@@ -16,7 +16,7 @@ from typing import Any, final
 
 from weft.codegen.values import Buffer, Shape, Strided, contiguous_strides
 from weft.runtime import tensor_calls
-from weft.runtime.tensor_calls import Form
+from weft.runtime.tensor_calls import Layout
 from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.algebra.printing import python_text
 from weft.shapes.asserts import Asserts
@@ -48,15 +48,15 @@ class CallSequence:
 
     def empty(self, buffer: Buffer) -> str:
         """New memory for a buffer."""
-        form, numbers = form_of(buffer.shape, buffer.strides, 0)
-        name = self.name("empty", tensor_calls.empty(form, buffer.dtype, buffer.device))
+        layout, numbers = layout_of(buffer.shape, buffer.strides, 0)
+        name = self.name("empty", tensor_calls.empty(layout, buffer.dtype, buffer.device))
         about = f"{shape_text(buffer.shape)} {str(buffer.dtype).removeprefix('torch.')}"
         return f"{name}({', '.join(numbers)})  # {about}"
 
     def view(self, tensor: str, shape: Shape, strides: Shape, offset: IntExpr = 0) -> str:
-        """A tensor's memory in another form; the offset counts from its first element."""
-        form, numbers = form_of(shape, strides, offset)
-        name = self.name("view", tensor_calls.view(form))
+        """A tensor's memory in another layout; the offset counts from its first element."""
+        layout, numbers = layout_of(shape, strides, offset)
+        name = self.name("view", tensor_calls.view(layout))
         return f"{name}({', '.join([tensor, *numbers])})"
 
     def tensor(self, value: Strided, *, exact: bool = False) -> str:
@@ -70,8 +70,8 @@ class CallSequence:
         return self.view(value.buffer.name, value.shape, strides, value.offset)
 
 
-def form_of(shape: Shape, strides: Shape, offset: IntExpr) -> tuple[Form, list[str]]:
-    """A form, and the expressions of its unknown numbers.
+def layout_of(shape: Shape, strides: Shape, offset: IntExpr) -> tuple[Layout, list[str]]:
+    """A layout, and the expressions of its unknown numbers.
 
     Row-major strides that would have to be computed are left to the call.
     """

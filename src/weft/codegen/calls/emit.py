@@ -211,7 +211,7 @@ def _allocate(sequence: CallSequence, plan: MemoryPlan, buffers: list[Buffer]) -
 
 
 def _as(sequence: CallSequence, old: Buffer, new: Buffer) -> str:
-    """The memory of one buffer in the form of another."""
+    """The memory of one buffer in the layout of another."""
     if old.shape == new.shape and old.strides == new.strides:
         return old.name
     return sequence.view(old.name, new.shape, new.strides)

@@ -27,7 +27,7 @@ MIN_UNALIGNED_PRODUCTS: Final = 1 << 30
 
 
 def spell_gemm(sequence: CallSequence, call: ExternCall) -> str | None:
-    """The call's faster form, or None if ATen's own is right."""
+    """A faster call with the same result, or None if ATen's own is right."""
     operands = operands_of(call)
     if operands is None:
         return None

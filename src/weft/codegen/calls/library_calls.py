@@ -17,8 +17,8 @@ import torch
 from weft.codegen.calls.bindings import binding_of
 from weft.codegen.calls.call_sequence import (
     CallSequence,
-    form_of,
     is_whole,
+    layout_of,
     plain_strides,
     shape_text,
 )
@@ -105,12 +105,12 @@ def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
     values = [a.realize() for a in call.arguments]
     views = [
         (None, []) if is_whole(v)
-        else form_of(v.shape, plain_strides(v.shape, v.strides), v.offset)
+        else layout_of(v.shape, plain_strides(v.shape, v.strides), v.offset)
         for v in values
     ]
-    form, unknown = form_of(result.shape, result.strides, 0)
+    layout, unknown = layout_of(result.shape, result.strides, 0)
     function = tensor_calls.product(
-        kind, tuple(view for view, _ in views), form, result.dtype, result.device
+        kind, tuple(view for view, _ in views), layout, result.dtype, result.device
     )
     sizes = " @ ".join(shape_text(v.shape) for v in values[-2:])
     numbers = [*chain.from_iterable(numbers for _, numbers in views), *unknown]

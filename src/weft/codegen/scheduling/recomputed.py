@@ -1,4 +1,4 @@
-"""Values that their readers' kernels recompute, if that moves fewer bytes.
+"""Rematerialization: values that their readers' kernels recompute, if that moves fewer bytes.
 
 Place in the pipeline: after the last merge of `schedule.py`. A formula with several users was given
 a buffer in the hope that they would share its kernel. The gradient of a batch norm shows where they

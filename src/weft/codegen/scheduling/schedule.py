@@ -8,9 +8,10 @@ of its own; groups are merged while that saves memory traffic and is legal:
 - no third group has to run between them;
 - memory that the earlier one frees is not kept until later library calls have run.
 
-First producers are merged with consumers (largest saving first), then groups that read the same
-buffers; last, values that are cheaper to recompute than to keep are removed (`recomputed.py`). Each
-decision is recorded with its reason in `Schedule.decisions`::
+First producers are merged with consumers (vertical fusion, largest saving first), then groups that
+read the same buffers (horizontal fusion); last, values that are cheaper to recompute than to keep
+are rematerialized (`recomputed.py`). Each decision is recorded with its reason in
+`Schedule.decisions`::
 
     schedule = make_schedule(lowered)
     for step in schedule.steps: ...      # Group (one kernel) or ExternCall, in execution order
