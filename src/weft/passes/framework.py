@@ -287,14 +287,14 @@ def _take_over(gm: GraphModule, new: Graph, name: str) -> None:
     old = gm.graph
     if new is old:
         return
-    inputs, given = (graph.find_nodes(op="placeholder") for graph in (old, new))
-    if len(inputs) != len(given):
-        raise PassError(f"the pass {name} made {len(given)} inputs of {len(inputs)}",
+    inputs, placeholders = (graph.find_nodes(op="placeholder") for graph in (old, new))
+    if len(inputs) != len(placeholders):
+        raise PassError(f"the pass {name} made {len(placeholders)} inputs of {len(inputs)}",
                         do="leave the inputs of the graph as they are")
     for node in reversed(old.nodes):
         if node.op != "placeholder":
             old.erase_node(node)
-    copies = dict(zip(given, inputs, strict=True))
+    copies = dict(zip(placeholders, inputs, strict=True))
     for node in new.nodes:
         if node.op == "output":
             old.output(map_arg(node.args[0], copies.__getitem__))

@@ -8,7 +8,7 @@ this package fills the table. By role:
 - over several elements: `reductions`, `variance`, `normalization`, `scans`, `windows`, `borders`,
   `indexing`, `scatters`;
 - library calls: `extern`, `products`, `convolution`, `attention`, `epilogues`;
-- what becomes memory, and how it is laid out: `repeating`, `due_formulas`.
+- what becomes memory, and how it is laid out: `materialization`, `due_formulas`.
 """
 
 from weft.codegen.lowering import (  # noqa: F401  (filling the table)

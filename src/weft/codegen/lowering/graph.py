@@ -28,6 +28,7 @@ from weft.codegen.lowering.due_formulas import DueFormulas
 from weft.codegen.lowering.epilogues import absorbed
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.large_formulas import is_too_large
+from weft.codegen.lowering.materialization import should_realize
 from weft.codegen.lowering.partial_reads import PartialReads
 from weft.codegen.lowering.registry import (
     LOWERINGS,
@@ -36,7 +37,6 @@ from weft.codegen.lowering.registry import (
     NotLowered,
     strided_of,
 )
-from weft.codegen.lowering.repeating import should_realize
 from weft.codegen.lowering.views import VIEWS
 from weft.codegen.values import (
     Buffer,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from weft.codegen.ir.loop_ir import Load, Op
-from weft.codegen.lowering.repeating import evaluate_formula
+from weft.codegen.lowering.materialization import evaluate_formula
 from weft.codegen.values import Lazy, Value
 from weft.config import config
 

@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from weft._torch import OpOverload
-from weft.codegen.lowering.repeating import RESHAPING
+from weft.codegen.lowering.materialization import RESHAPING
 from weft.shapes.fakes.data_errors import may_raise, reads_values
 
 aten = torch.ops.aten

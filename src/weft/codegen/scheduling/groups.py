@@ -1,6 +1,6 @@
 """Definitions that share a kernel: their joint loops, and what the kernel reads and writes.
 
-Place in the pipeline: data of `schedule.py`, which merges groups, of `recomputed.py`, and of
+Place in the pipeline: data of `schedule.py`, which merges groups, of `rematerialization.py`, and of
 `kernels.py`, which makes a kernel of each group::
 
     group = singleton(0, analyse(definition))

@@ -10,7 +10,7 @@ of its own; groups are merged while that saves memory traffic and is legal:
 
 First producers are merged with consumers (vertical fusion, largest saving first), then groups that
 read the same buffers (horizontal fusion); last, values that are cheaper to recompute than to keep
-are rematerialized (`recomputed.py`). Each decision is recorded with its reason in
+are rematerialized (`rematerialization.py`). Each decision is recorded with its reason in
 `Schedule.decisions`::
 
     schedule = make_schedule(lowered)
@@ -32,7 +32,7 @@ from weft.codegen.occupancy import leaves_gpu_idle, turns_inside_rows
 from weft.codegen.scheduling.definitions import binds_of, needed_definitions, sorted_definitions
 from weft.codegen.scheduling.dependencies import Step, Steps
 from weft.codegen.scheduling.groups import Group, device_of, is_on_gpu, join
-from weft.codegen.scheduling.recomputed import Recomputation
+from weft.codegen.scheduling.rematerialization import Rematerialization
 from weft.codegen.scheduling.step_order import StepOrder
 from weft.codegen.values import Buffer, Computed, Value, estimated_bytes
 from weft.config import config
@@ -267,8 +267,8 @@ class _Fusion:
     def recompute(self) -> None:
         """Remove values from memory that their readers recompute."""
         steps = self.steps
-        work = Recomputation(steps.content, steps.producer, steps.readers, steps.positions,
-                             steps.bytes, steps.outputs)
+        work = Rematerialization(steps.content, steps.producer, steps.readers, steps.positions,
+                                 steps.bytes, steps.outputs)
         self.decisions += work.run()
 
     def _group(self, number: int) -> Group:

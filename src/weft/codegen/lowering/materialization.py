@@ -1,4 +1,4 @@
-"""Which formulas with several users become memory, and which are recomputed at each use.
+"""Materialization: which formulas with several users become memory, and which are recomputed.
 
 Place in the pipeline: used by `graph.py` after each node. Memory costs nothing if the users are
 fused with the formula and read it point by point (`scheduling/schedule.py` passes the value on), so

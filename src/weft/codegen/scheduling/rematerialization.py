@@ -35,7 +35,7 @@ MOST_OPERATORS: Final = {"cpu": 16, "cuda": 40}
 
 @final
 @dataclass(frozen=True, slots=True)
-class Recomputation:
+class Rematerialization:
     """The steps, and what is known about the buffers; `run` changes the first three fields."""
 
     steps: dict[int, Group | ExternCall]
