@@ -57,7 +57,7 @@ QUESTIONS = (
     Question("two-gpus", "Training on two GPUs"),
 )
 SWEEPS = {"gpu-inference": "GPU, inference", "gpu-training": "GPU, training",
-          "cpu-inference": "CPU, inference", "cpu-training": "CPU, training"}
+          "cpu-inference": "CPU, inference"}
 
 
 def page(recordings: dict[str, Recording]) -> str:
@@ -144,7 +144,8 @@ def draw(recordings: dict[str, Recording]) -> list[Path]:
             axes.set_xlabel(title)
             if relative:
                 axes.axvline(1.0, color="#888", linewidth=0.8)
-        panels[0][0].legend(frameon=False)
+        figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center",
+                      ncols=2, frameon=False)
         files.append(PICTURES / f"{file}.svg")
         PICTURES.mkdir(exist_ok=True)
         figure.savefig(files[-1], metadata={"Date": None})

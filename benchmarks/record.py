@@ -60,7 +60,7 @@ def machine(*, gpu: bool) -> str:
     cores = len(os.sched_getaffinity(0))
     parts = [f"{cores} cores ({torch.backends.cpu.get_cpu_capability()})",
              f"PyTorch {torch.__version__}", f"Python {platform.python_version()}"]
-    return ", ".join([torch.cuda.get_device_name()] * gpu + parts)
+    return ", ".join([torch.cuda.get_device_name(), *parts] if gpu else parts)
 
 
 def main(arguments: list[str]) -> int:
