@@ -12,7 +12,7 @@ import enum
 import math
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -296,7 +296,7 @@ def python_object(tx: Interpreter, value: SymbolicValue) -> Any:
 
 
 def known_arguments(
-    tx: Interpreter, args: Args, kwargs: Kwargs,
+    tx: Interpreter, args: Sequence[SymbolicValue], kwargs: Kwargs,
     known: Callable[[Interpreter, SymbolicValue], Any] = python_object,
 ) -> tuple[list[Any], dict[str, Any]] | None:
     """The objects that `known` finds for the arguments, or None if it finds `MISSING` for one."""
@@ -305,7 +305,8 @@ def known_arguments(
     return None if any(o is MISSING for o in (*objects, *named.values())) else (objects, named)
 
 
-def evaluate_call(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
+def evaluate_call(tx: Interpreter, function: Any, args: Sequence[SymbolicValue], kwargs: Kwargs
+                  ) -> Any:
     """The result of Python's own call of a function, or `MISSING` if an argument is not known."""
     known = known_arguments(tx, args, kwargs)
     return MISSING if known is None else evaluate(tx, lambda: function(*known[0], **known[1]))
@@ -329,6 +330,8 @@ def constant(value: Any) -> ConstantValue:
 NONE: Final = ConstantValue(None)
 TRUE: Final = ConstantValue(True)
 FALSE: Final = ConstantValue(False)
+ZERO: Final = ConstantValue(0)
+ONE: Final = ConstantValue(1)
 NOT_IMPLEMENTED: Final = ConstantValue(NotImplemented)
 
 

@@ -3,7 +3,7 @@
 Place in the pipeline: base class of the families that stand for C types (list, dict, set,
 iterators). `value.append(x)` calls the method directly; `value.append` alone is a `BoundBuiltin`::
 
-    def m_append(self, tx, args, kwargs): ...
+    def m_append(self, tx, item, /): ...
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import deque
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.core.arities import method_fits
 from weft.capture.core.base import Args, Kwargs, SymbolicValue, is_heap_type
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NOT_IMPLEMENTED
 from weft.capture.core.operator_names import COMPARISONS, IN_PLACE, OPERATOR_METHODS
+from weft.capture.core.rules import rule_of_method
 from weft.quoting import attribute
 
 if TYPE_CHECKING:
@@ -29,27 +29,36 @@ class MethodTable(SymbolicValue):
     __slots__ = ()
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        rule = getattr(self, f"m_{name}", None)
+        rule = rule_of_method(type(self), self.python_type(), name)
         if rule is None:
             return self.getattr(tx, name).call(tx, args, kwargs)
-        if not method_fits(self.python_type(), name, len(args), kwargs):
-            raise graph_break("unknown-operation", f"{self!r}.{name} of {len(args)} arguments")
         try:
-            return rule(tx, [tx.force(a) for a in args], kwargs)  # type: ignore[no-any-return]
+            return rule.call((self, tx), [tx.force(a) for a in args], kwargs)
         except (IndexError, TypeError) as error:
             detail = f"{self!r}.{name} with {len(args)} arguments: {error}"
             raise graph_break("unknown-operation", detail) from error
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        if hasattr(type(self), f"m_{name}"):
-            return BoundBuiltin(self, name)
         kind = self.python_type()
+        if rule_of_method(type(self), kind, name) is not None:
+            return BoundBuiltin(self, name)
         if name == "__class__":
             return tx.wrap_fixed(kind, kind.__name__)
         if not any(name in base.__dict__ for base in kind.__mro__):  # (the class has a `__dict__`)
             text = f"'{_name_in_errors(kind)}' object has no attribute '{name}'"
             raise tx.error(AttributeError, text)
         raise graph_break("unknown-operation", f"attribute {name!r} of a {kind.__name__}")
+
+
+class RuledCallable(SymbolicValue):
+    """A value whose call is its method `m___call__`."""
+
+    __slots__ = ()
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        rule = rule_of_method(type(self), type, "__call__")
+        assert rule is not None
+        return rule.call((self, tx), args, kwargs)
 
 
 class ContainerMethods(MethodTable):
@@ -102,14 +111,14 @@ class ContainerMethods(MethodTable):
             return NOT_IMPLEMENTED
         raise graph_break("unknown-operation", f"{name} of {target!r}")
 
-    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___len__(self, tx: Interpreter) -> SymbolicValue:
         return tx.wrap_new(self.length(tx))
 
-    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___iter__(self, tx: Interpreter) -> SymbolicValue:
         return self.iter(tx)
 
-    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.wrap_new(self.contains(tx, args[0]))
+    def m___contains__(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        return tx.wrap_new(self.contains(tx, item))
 
 
 def _iterates(cls: Any) -> bool:

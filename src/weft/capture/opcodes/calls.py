@@ -147,7 +147,7 @@ def _list_to_tuple(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 
 
 def _positive(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    return RULES[id(operator.pos)][1](tx, [value], {})
+    return RULES[id(operator.pos)][1].call((tx,), [value], {})
 
 
 _INTRINSICS: Final[dict[int, Callable[[Interpreter, SymbolicValue], SymbolicValue]]] = {

@@ -25,11 +25,11 @@ TO_BOOL: Final = 16 if TABLE.version >= (3, 13) else 0
 
 
 def _register_unary(name: str, function: Any) -> None:
-    apply = RULES[id(function)][1]
+    own = RULES[id(function)][1]
 
     @opcode(name)
     def unary(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-        frame.push(apply(tx, [frame.pop()], {}))
+        frame.push(own.call((tx,), [frame.pop()], {}))
 
 
 _register_unary("UNARY_NEGATIVE", operator.neg)

@@ -11,13 +11,14 @@ function.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from weft._torch import are_functorch_transforms_active, function_apply
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import Args, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import boolean
 from weft.capture.library.autograd.polyfills import Context, apply_without_gradients, gradients_like
@@ -34,34 +35,35 @@ if TYPE_CHECKING:
 
 
 @rule(function_apply)
-def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    cls = args[0].constant()
+def _apply(tx: Interpreter, function: SymbolicValue, /, *args: SymbolicValue,
+           **kwargs: SymbolicValue) -> SymbolicValue:
+    cls = function.constant()
     made = cls in tx.classes.made
     if made or not (
             are_functorch_transforms_active() or is_allowed_in_graph(cls) or _is_torchs(cls)):
-        inputs = [tx.force(arg) for arg in args[1:]]
+        inputs = [tx.force(arg) for arg in args]
         needs = TupleValue([
             boolean(isinstance(i, TensorValue) and i.example.requires_grad) for i in inputs])
         if not (kwargs or (torch.is_grad_enabled() and any(n.truth(tx) for n in needs.items))):
-            return tx.call_python(apply_without_gradients, [args[0], needs, *inputs])
+            return tx.call_python(apply_without_gradients, [function, needs, *inputs])
         if made:  # its functions' variables only exist in this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
         with rehearsal(tx, cls.__name__, [i for i in inputs if is_shown(tx, i)]) as read:
             by_forward, kept = _rehearse(tx, cls, inputs, needs, read)
-        given, held = _split(tx, cls, args[1:], kept)
+        given, held = _split(tx, cls, args, kept)
         applier = _holding(cls, held)
         applier.late_reads = late_reads(tx, cls.__name__, read, by_forward, kept)
         return record(tx, applier, given, kwargs)
-    given, held = _split(tx, cls, args[1:])
+    given, held = _split(tx, cls, args)
     applier = _holding(cls, held) if held else _applier(cls)
     return record(tx, applier, given, kwargs)
 
 
-def _split(tx: Interpreter, cls: type, args: Args, kept: Kept = MappingProxyType({})
-           ) -> tuple[Args, Held]:
+def _split(tx: Interpreter, cls: type, args: Sequence[SymbolicValue],
+           kept: Kept = MappingProxyType({})) -> tuple[Args, Held]:
     """Arguments that a graph can show, and by position those that the node's function holds: also
     what the backward `kept`, which may change before."""
-    given, _, held = split_arguments(tx, args, {}, cls.__name__, kept)
+    given, _, held = split_arguments(tx, [*args], {}, cls.__name__, kept)
     objects = any(not tx.force(value).is_constant for i, value in enumerate(args) if i in held)
     if objects and any(value.python_type() is torch.nn.Parameter for value in given):
         # of an object that has the same parameters: their gradients belong together

@@ -19,11 +19,12 @@ from torch import fx
 
 from weft._torch import are_functorch_transforms_active
 from weft.aot.autograd_graph import nodes_behind
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.base import Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import GraphBreak, graph_break
 from weft.capture.core.constant import FALSE, NONE, TRUE, boolean, constant, is_none
 from weft.capture.core.graph import version_of
 from weft.capture.core.methods import BoundBuiltin
+from weft.capture.core.rules import passed
 from weft.capture.library.autograd.gradients import as_parameter, set_data, spent
 from weft.capture.library.classes.classes import constructor
 from weft.capture.library.classes.unknown import is_plain_method
@@ -33,11 +34,11 @@ from weft.capture.library.subgraphs.late_code import check_unchanged
 from weft.capture.library.tensors.tensor import (
     GETTERS,
     SETTERS,
-    TENSOR_METHODS,
     WRITERS,
     TensorValue,
     rebuild_tensor,
     record,
+    tensor_method,
 )
 from weft.capture.library.torch_functions.library_flags import check_anomaly_mode
 from weft.errors import SourceLine
@@ -52,24 +53,22 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 # -- backward -------------------------------------------------------------------------------------
 
 
-def _tensor_backward(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
-                     ) -> SymbolicValue:
-    given = by_name(args, kwargs, "gradient", "retain_graph", "create_graph", "inputs")
-    gradient = given.pop("gradient", NONE)
-    return _backward(tx, [value], [gradient], **given)
-
-
-TENSOR_METHODS["backward"] = _tensor_backward
+@tensor_method("backward")
+def _tensor_backward(tx: Interpreter, tensor: TensorValue, gradient: SymbolicValue = NONE,
+                     retain_graph: SymbolicValue = NONE, create_graph: SymbolicValue = FALSE,
+                     inputs: SymbolicValue = NONE) -> SymbolicValue:
+    return _backward(tx, [tensor], [gradient], retain_graph, create_graph, inputs)
 
 
 @rule(torch.autograd.backward)
-def _autograd_backward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "tensors", "grad_tensors", "retain_graph", "create_graph",
-                    "grad_variables", "inputs")
-    outputs = _as_list(tx, given.pop("tensors"))
-    gradients = _as_list(tx, given.pop("grad_tensors", NONE)) or [NONE] * len(outputs)
-    given.pop("grad_variables", None)
-    return _backward(tx, outputs, gradients, **given)
+def _autograd_backward(
+    tx: Interpreter, tensors: SymbolicValue, grad_tensors: SymbolicValue = NONE,
+    retain_graph: SymbolicValue = NONE, create_graph: SymbolicValue = FALSE,
+    grad_variables: SymbolicValue = NONE, inputs: SymbolicValue = NONE,
+) -> SymbolicValue:
+    outputs = _as_list(tx, tensors)
+    gradients = _as_list(tx, grad_tensors) or [NONE] * len(outputs)
+    return _backward(tx, outputs, gradients, retain_graph, create_graph, inputs)
 
 
 def _as_list(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
@@ -82,8 +81,7 @@ def _as_list(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
 
 def _backward(
     tx: Interpreter, outputs: list[SymbolicValue], gradients: list[SymbolicValue],
-    retain_graph: SymbolicValue = NONE, create_graph: SymbolicValue = FALSE,
-    inputs: SymbolicValue = NONE,
+    retain_graph: SymbolicValue, create_graph: SymbolicValue, inputs: SymbolicValue,
 ) -> SymbolicValue:
     """Record the gradients of the leaves as one node, then what happens to the leaves."""
     if are_functorch_transforms_active():
@@ -187,25 +185,30 @@ def _in_own_memory(tx: Interpreter, leaf: TensorValue, gradient: TensorValue,
 
 
 @rule(torch.autograd.grad)
-def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "outputs", "inputs", "grad_outputs", "retain_graph",
-                    "create_graph", "only_inputs", "allow_unused", "is_grads_batched",
-                    "materialize_grads")
+def _autograd_grad(
+    tx: Interpreter, outputs: SymbolicValue, inputs: SymbolicValue,
+    grad_outputs: SymbolicValue | None = None, retain_graph: SymbolicValue | None = None,
+    create_graph: SymbolicValue | None = None, only_inputs: SymbolicValue | None = None,
+    allow_unused: SymbolicValue | None = None, is_grads_batched: SymbolicValue | None = None,
+    materialize_grads: SymbolicValue | None = None,
+) -> SymbolicValue:
     check_anomaly_mode(tx)
     check_unchanged(tx)
-    outputs, inputs = _as_list(tx, given["outputs"]), _as_list(tx, given["inputs"])
-    given |= {"outputs": ListValue(outputs), "inputs": ListValue(inputs)}  # may be `d.values()`
-    for value in inputs:
+    targets, sources = _as_list(tx, outputs), _as_list(tx, inputs)  # may be `d.values()`
+    for value in sources:
         if isinstance(value, TensorValue) and value.source is not None:
             _check_hooks(tx, value)
-    differentiable = [o for o in outputs
+    differentiable = [o for o in targets
                       if isinstance(o, TensorValue) and o.example.requires_grad]
     nodes = _autograd_nodes(differentiable)  # before they are freed
     place = tx.breaking_step(), tx.stack()
-    result = record(tx, torch.autograd.grad, [], given)
-    create = given.get("create_graph", FALSE).truth(tx)
-    retain = given.get("retain_graph", NONE)
-    if not (create if retain is NONE else retain.truth(tx)):
+    result = record(tx, torch.autograd.grad, [], passed(
+        outputs=ListValue(targets), inputs=ListValue(sources), grad_outputs=grad_outputs,
+        retain_graph=retain_graph, create_graph=create_graph, only_inputs=only_inputs,
+        allow_unused=allow_unused, is_grads_batched=is_grads_batched,
+        materialize_grads=materialize_grads))
+    create = create_graph is not None and create_graph.truth(tx)
+    if not (create if retain_graph in (None, NONE) else retain_graph.truth(tx)):
         _free(tx, nodes, place)
     return result
 
@@ -412,9 +415,10 @@ class GradFnValue(SymbolicValue):
 # -- leaves ---------------------------------------------------------------------------------------
 
 
-def _requires_grad_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
+@tensor_method("requires_grad_")
+def _requires_grad_(tx: Interpreter, value: TensorValue, requires_grad: SymbolicValue = TRUE
                     ) -> SymbolicValue:
-    wanted = by_name(args, kwargs, "requires_grad").get("requires_grad", TRUE).truth(tx)
+    wanted = requires_grad.truth(tx)
     if wanted == value.example.requires_grad:
         return value
     if value.source is None and value.example.grad_fn is None:
@@ -456,7 +460,8 @@ def _become_leaf(tx: Interpreter, leaf: TensorValue, detached: SymbolicValue) ->
     leaf.become(detached.fake(tx), detached.proxy(tx))
 
 
-def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@tensor_method("retain_grad")
+def _retain_grad(tx: Interpreter, value: TensorValue) -> SymbolicValue:
     """The next backward pass through the tensor stores its gradient there."""
     if value.source is not None and value.original.is_leaf:
         return NONE
@@ -469,14 +474,12 @@ def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
     return NONE
 
 
-def _detach_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@tensor_method("detach_")
+def _detach_(tx: Interpreter, value: TensorValue) -> SymbolicValue:
     """`detach_` of an outside tensor: the object itself leaves its autograd graph."""
     if value.source is not None and value.example.requires_grad:
         raise graph_break("state", "detach_ of a tensor from outside")
-    return record(tx, "detach_", [value, *args], kwargs)
-
-
-TENSOR_METHODS.update(detach_=_detach_, requires_grad_=_requires_grad_, retain_grad=_retain_grad)
+    return record(tx, "detach_", [value])
 
 
 def _write_retains_grad(emit: Emitter, value: TensorValue, flag: SymbolicValue) -> str:
@@ -487,12 +490,11 @@ WRITERS["retains_grad"] = _write_retains_grad
 
 
 @constructor(torch.nn.Parameter)
-def _make_parameter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    data = args[0] if args else kwargs.pop("data", NONE)
-    wanted = args[1] if len(args) > 1 else kwargs.pop("requires_grad", TRUE)
-    if not isinstance(data, TensorValue) or data.python_type() not in _PLAIN or kwargs:
+def _make_parameter(tx: Interpreter, cls: type, data: SymbolicValue = NONE,
+                    requires_grad: SymbolicValue = TRUE) -> SymbolicValue:
+    if not isinstance(data, TensorValue) or data.python_type() not in _PLAIN:
         raise graph_break("unknown-operation", "a Parameter of something that is no tensor")
-    made = record(tx, torch.nn.Parameter, [data, wanted])
+    made = record(tx, torch.nn.Parameter, [data, requires_grad])
     assert isinstance(made, TensorValue)
     if made.example.requires_grad:
         tx.autograd.leaves[id(made.example)] = made

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft._torch import pop_saved_tensors_default_hooks, push_saved_tensors_default_hooks
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE
 from weft.capture.library.functions.functions import rule
@@ -34,8 +34,9 @@ _EXAMPLES: Final = (((2, 2), torch.float32), ((1 << 10, 1 << 10), torch.float32)
 
 
 @rule(push_saved_tensors_default_hooks)
-def _push(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    pack, unpack = map(tx.force, args)
+def _push(tx: Interpreter, pack_hook: SymbolicValue, unpack_hook: SymbolicValue, /
+          ) -> SymbolicValue:
+    pack, unpack = tx.force(pack_hook), tx.force(unpack_hook)
     with rehearsal(tx, "a saved-tensor hook", []) as read:
         by_pack = _rehearse(tx, pack, unpack, read)
     hooks = [held_object(tx, hook, "saved_tensors_hooks", copies=False) for hook in (pack, unpack)]
@@ -76,7 +77,7 @@ def _form(tensor: Any) -> tuple[Any, ...]:
 
 
 @rule(pop_saved_tensors_default_hooks)
-def _pop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _pop(tx: Interpreter) -> SymbolicValue:
     if not tx.state.saved_tensor_hooks:
         raise graph_break("state", "the end of saved-tensor hooks from before this graph")
     tx.state.saved_tensor_hooks.pop()

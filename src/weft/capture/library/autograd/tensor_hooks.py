@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.core.base import MISSING, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE, is_none
 from weft.capture.guards.late_reads import LateReads
@@ -26,7 +26,7 @@ from weft.capture.library.functions.functions import FunctionValue
 from weft.capture.library.subgraphs.held_objects import held_object
 from weft.capture.library.subgraphs.late_code import late_reads
 from weft.capture.library.subgraphs.subgraphs import rehearsal
-from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record
+from weft.capture.library.tensors.tensor import TensorValue, record, tensor_method
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 Maker = Callable[..., Any]
 
 
-def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs
-                   ) -> SymbolicValue:
-    hook = tx.force(args[0]) if len(args) == 1 and not kwargs else NONE
+@tensor_method("register_hook")
+def _register_hook(tx: Interpreter, tensor: TensorValue, hook: SymbolicValue) -> SymbolicValue:
+    hook = tx.force(hook)
     tensors: list[TensorValue] = []
     make = _maker(tx, hook, tensors) if _is_computed_here(tensor) and _is_dropped(tx) else None
     if make is None:
@@ -48,9 +48,6 @@ def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwa
         raise graph_break("gradient-hook", f"the hook {hook!r}, which gives no tensor")
     reads = late_reads(tx, f"the hook {hook!r}", read)
     return record(tx, _registrar(make, reads), [tensor, *tensors])
-
-
-TENSOR_METHODS["register_hook"] = _register_hook
 
 
 def _is_computed_here(tensor: TensorValue) -> bool:

@@ -14,13 +14,13 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft._torch import FakeTensor
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue, is_heap_type
+from weft.capture.core.base import MISSING, SymbolicValue, is_heap_type
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import boolean, evaluate, python_object
 from weft.capture.core.source import is_library
 from weft.capture.library.classes.attributes import type_lookup
 from weft.capture.library.classes.classes import decides_on_subclasses
-from weft.capture.library.functions.builtins import EXTERNAL_METHODS
+from weft.capture.library.functions.builtins import method_rule
 from weft.capture.library.functions.functions import rule
 from weft.capture.library.tensors.tensor import TensorValue, own_class
 
@@ -41,9 +41,9 @@ def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
 
 
 @rule(isinstance)
-def _isinstance(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    classes = classes_of(tx, args[1])
-    return boolean(evaluate(tx, lambda: _is_instance(tx, args[0], classes)))
+def _isinstance(tx: Interpreter, value: SymbolicValue, wanted: SymbolicValue, /) -> SymbolicValue:
+    classes = classes_of(tx, wanted)
+    return boolean(evaluate(tx, lambda: _is_instance(tx, value, classes)))
 
 
 def _is_instance(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
@@ -112,22 +112,22 @@ _CHECK_CLASSES: Final = frozenset({"", None, "abc", "builtins", "torch.nn.parame
 """Modules of classes whose `__instancecheck__` looks at the class alone."""
 
 
-def _plain_check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@method_rule((type, "__instancecheck__"))
+def _plain_check(tx: Interpreter, cls: SymbolicValue, instance: SymbolicValue, /
+                 ) -> SymbolicValue:
     """`type.__instancecheck__`, called through `super()` in a metaclass."""
-    kind = args[1].python_type()
+    kind = instance.python_type()
     if _hides_class(kind):
-        raise graph_break("unknown-operation", f"isinstance of {args[1]!r}, which names its class")
-    return boolean(args[0].constant() in kind.__mro__)
+        raise graph_break("unknown-operation", f"isinstance of {instance!r}, which names its class")
+    return boolean(cls.constant() in kind.__mro__)
 
 
-def _plain_subclass_check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@method_rule((type, "__subclasscheck__"))
+def _plain_subclass_check(tx: Interpreter, cls: SymbolicValue, subclass: SymbolicValue, /
+                          ) -> SymbolicValue:
     """`type.__subclasscheck__`, called through `super()` in a metaclass."""
     return boolean(evaluate(
-        tx, lambda: type.__subclasscheck__(args[0].constant(), args[1].constant())))
-
-
-EXTERNAL_METHODS[(type, "__instancecheck__")] = _plain_check
-EXTERNAL_METHODS[(type, "__subclasscheck__")] = _plain_subclass_check
+        tx, lambda: type.__subclasscheck__(cls.constant(), subclass.constant())))
 
 
 def _hides_class(kind: type) -> bool:
@@ -138,14 +138,14 @@ def _hides_class(kind: type) -> bool:
 
 
 @rule(issubclass)
-def _issubclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if not args[0].is_constant:
-        kind = args[0].python_type()
+def _issubclass(tx: Interpreter, value: SymbolicValue, wanted: SymbolicValue, /) -> SymbolicValue:
+    if not value.is_constant:
+        kind = value.python_type()
         if any(type_lookup(kind, name) is not MISSING for name in ("__bases__", "__getattr__")):
-            raise graph_break("unknown-operation", f"issubclass of {args[0]!r}, which has bases")
+            raise graph_break("unknown-operation", f"issubclass of {value!r}, which has bases")
         raise tx.error(TypeError, "issubclass() arg 1 must be a class")
-    classes = classes_of(tx, args[1])
-    return boolean(evaluate(tx, lambda: _is_subclass(tx, args[0], classes)))
+    classes = classes_of(tx, wanted)
+    return boolean(evaluate(tx, lambda: _is_subclass(tx, value, classes)))
 
 
 def _is_subclass(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
@@ -159,8 +159,9 @@ def _is_subclass(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
 
 
 @rule(_abc._abc_instancecheck)
-def _abstract_instance_check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    cls, kind = args[0].constant(), args[1].python_type()
+def _abstract_instance_check(tx: Interpreter, owner: SymbolicValue, instance: SymbolicValue, /
+                             ) -> SymbolicValue:
+    cls, kind = owner.constant(), instance.python_type()
     return boolean(evaluate(tx, lambda: _called_from_abc(type(cls).__subclasscheck__, cls, kind)))
 
 
@@ -172,8 +173,8 @@ the stack."""
 
 if hasattr(typing, "_get_protocol_attrs"):
     @rule(typing._get_protocol_attrs)
-    def _protocol_attributes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        cls = args[0].constant()
+    def _protocol_attributes(tx: Interpreter, protocol: SymbolicValue, /) -> SymbolicValue:
+        cls = protocol.constant()
         if cls in tx.classes.made:
             raise graph_break("unknown-operation", "a protocol made inside")
         return tx.wrap_new(typing._get_protocol_attrs(cls))  # type: ignore[attr-defined]

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
-from weft.capture.core.arities import fits
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.constant import NONE, constant, evaluate, is_none, python_object
 from weft.capture.core.registry import wraps
+from weft.capture.core.rules import Rule, rules
 from weft.capture.core.source import Source
 from weft.capture.library.classes.attributes import (
     C_METHODS,
@@ -38,39 +38,36 @@ from weft.capture.library.containers.named_tuples import make_struct
 from weft.capture.library.containers.sequences import ListValue, TupleValue
 from weft.capture.library.exceptions.exceptions import ExceptionValue
 from weft.capture.library.functions.builtins import (
-    EXTERNAL_METHODS,
     is_ruled_class_method,
     method_of_subclass,
+    method_rule,
 )
 from weft.capture.library.functions.functions import BoundMethodValue, python_rule, rule_of
 from weft.capture.library.tensors.tensor import record
-from weft.registrar import registrar
 from weft.shapes.fakes.wrappers import is_wrapper
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
 
-Constructor = Callable[["Interpreter", type, Args, Kwargs], SymbolicValue]
-
-CONSTRUCTORS: dict[type, Constructor] = {}
+CONSTRUCTORS: dict[type, Rule] = {}
 """The rules of calls of C types."""
 
 FRESH: list[Callable[[Any, type], ObjectValue | None]] = []
 """Families with their own kind of new instance (nn.Module)."""
 
-constructor = registrar(CONSTRUCTORS)
+constructor = rules(CONSTRUCTORS, first=2)
 
-CONSTRUCTORS_BY_NAME: dict[str, Constructor] = {}
+CONSTRUCTORS_BY_NAME: dict[str, Rule] = {}
 """Those of types whose modules are not imported before the program does, by qualified name."""
 
-constructor_named = registrar(CONSTRUCTORS_BY_NAME)
+constructor_named = rules(CONSTRUCTORS_BY_NAME, first=2)
 """Register the rule of calls of these types."""
 
 
-def constructor_rule(function: Any) -> Constructor:
-    """The rule that calls this Python function instead of the type."""
+def python_constructor(cls: type, function: Any) -> None:
+    """Register the Python function that is called instead of the type."""
     call = python_rule(function)
-    return lambda tx, cls, args, kwargs: call(tx, args, kwargs)
+    constructor(cls)(lambda tx, cls, /, *args, **kwargs: call(tx, *args, **kwargs))
 
 
 _DTYPES: Final[dict[type, torch.dtype]] = {
@@ -120,10 +117,8 @@ class ClassValue(SymbolicValue):
         own = CONSTRUCTORS.get(self.cls) or CONSTRUCTORS_BY_NAME.get(
             f"{self.cls.__module__}.{self.cls.__qualname__}")
         if own is not None:
-            if not fits(self.cls, len(args), kwargs):
-                raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}")
             try:
-                return own(tx, self.cls, args, kwargs)
+                return own.call((tx, self.cls), args, kwargs)
             except (IndexError, KeyError, TypeError, ValueError) as error:
                 raise graph_break("unknown-operation",
                                   f"arguments of {self.cls.__name__}: {error}") from error
@@ -183,7 +178,7 @@ class ClassValue(SymbolicValue):
             return tx.call_python(maker, [self, *args], kwargs)
         own = rule_of(maker)
         if own is not None:
-            return own(tx, [self, *args], kwargs)
+            return own.call((tx,), [self, *args], kwargs)
         if maker is object.__new__ and (args or kwargs):
             no_arguments_for_new(tx, self.cls)
         return make_instance(tx, self.cls, args)
@@ -393,34 +388,33 @@ _NOT_INSTANTIATED: Final = 1 << 7
 """The type flag of C types that a program cannot make instances of."""
 
 
-def _call_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@method_rule((type, "__call__"))
+def _call_class(tx: Interpreter, cls: SymbolicValue, /, *args: SymbolicValue,
+                **kwargs: SymbolicValue) -> SymbolicValue:
     """`type.__call__`, called through `super()` in a metaclass."""
-    if not isinstance(args[0], ClassValue):
-        raise graph_break("unknown-operation", f"type.__call__ of {args[0]!r}")
-    return args[0].instantiate(tx, args[1:], kwargs)
+    if not isinstance(cls, ClassValue):
+        raise graph_break("unknown-operation", f"type.__call__ of {cls!r}")
+    return cls.instantiate(tx, [*args], kwargs)
 
 
-def _mro(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    bases = args[0].constant().__mro__
+@method_rule((type, "mro"))
+def _mro(tx: Interpreter, cls: SymbolicValue, /) -> SymbolicValue:
+    bases = cls.constant().__mro__
     if bases is None:
         raise graph_break("unknown-value", "a class that is being made")
     return ListValue([tx.wrap_fixed(base, base.__name__) for base in bases])
 
 
-def _subclasses(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@method_rule((type, "__subclasses__"))
+def _subclasses(tx: Interpreter, owner: SymbolicValue, /) -> SymbolicValue:
     """`cls.__subclasses__()`, guarded: registries use it."""
-    cls = args[0].constant()
+    cls = owner.constant()
     if any(cls in made.__mro__ for made in tx.classes.made):
         raise graph_break("unknown-operation", "subclasses of which some are made inside")
     known = type.__subclasses__(cls)
     tx.guards.add(tx.tree.object(cls, cls.__name__), "py",
                   lambda again: type.__subclasses__(again) == known)
     return ListValue([tx.wrap_fixed(one, one.__name__) for one in known])
-
-
-EXTERNAL_METHODS[(type, "__call__")] = _call_class
-EXTERNAL_METHODS[(type, "mro")] = _mro
-EXTERNAL_METHODS[(type, "__subclasses__")] = _subclasses
 
 
 def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:

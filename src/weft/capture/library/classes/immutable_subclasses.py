@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue, is_heap_type
+from weft.capture.core.base import MISSING, SymbolicValue, is_heap_type
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import PLAIN, evaluate
 from weft.capture.library.classes.attributes import type_lookup
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
 
-def _new(base: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _new(base: Any, tx: Interpreter, cls: SymbolicValue, /, *given: SymbolicValue,
+         **kwargs: SymbolicValue) -> SymbolicValue:
     """`base.__new__(cls, ...)`"""
-    cls, *given = args
     if not _makes(base, cls.constant()):
         evaluate(tx, lambda: base.__new__(cls.constant()))  # raises Python's error
-    contents = tx.force(CONSTRUCTORS[base](tx, base, given, kwargs))
+    contents = tx.force(CONSTRUCTORS[base].call((tx, base), [*given], kwargs))
     if cls.constant() is base:
         return contents
     if hasattr(cls.constant(), "_fields") and isinstance(contents, TupleValue):

@@ -20,7 +20,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -43,7 +43,10 @@ from weft.capture.library.classes.instances import ObjectValue
 from weft.capture.library.containers.mapping import DictValue, dictionary_of
 from weft.capture.library.containers.sequences import ListValue, TupleValue
 from weft.capture.library.containers.sets import SetValue
-from weft.capture.library.functions.builtins import EXTERNAL_METHODS, OBJECT_METHODS
+from weft.capture.library.functions.builtins import (
+    method_rule,
+    object_method,
+)
 from weft.capture.library.functions.functions import FunctionValue, rule
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.tensors.tensor import TensorValue
@@ -178,11 +181,11 @@ _SET_BASES: Final = type.__dict__["__bases__"].__set__
 
 
 @rule(builtins.__build_class__)
-def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    body, name, *bases = args
+def _build_class(tx: Interpreter, body: SymbolicValue, name: SymbolicValue, /,
+                 *written: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
     if not isinstance(body, FunctionValue):
         raise graph_break("unknown-operation", "a class whose body is no function")
-    written, bases = bases, _replaced_bases(tx, bases)
+    bases = _replaced_bases(tx, written)
     metaclass = _metaclass(bases, kwargs)
     frame = body.frame(tx, [], {})
     if metaclass is enum.EnumMeta and _has_duplicates(frame.program):
@@ -193,7 +196,7 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         namespace["__orig_bases__"] = TupleValue(written)
     keywords = {key: value for key, value in kwargs.items() if key != "metaclass"}
     if metaclass in _METACLASSES:
-        return make_class(tx, metaclass, name.constant(), bases, namespace, keywords)
+        return make_class(tx, metaclass, name.constant(), [*bases], namespace, keywords)
     given = dictionary_of(tx, namespace)
     maker = tx.wrap_fixed(metaclass, metaclass.__name__)
     made = maker.call(tx, [name, TupleValue(bases), given], keywords)
@@ -203,8 +206,9 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return made
 
 
-def _replaced_bases(tx: Interpreter, bases: Args) -> Args:
-    """The classes that bases such as `Generic[T]` stand for; the list itself if all are classes."""
+def _replaced_bases(tx: Interpreter, bases: Sequence[SymbolicValue]) -> Sequence[SymbolicValue]:
+    """The classes that bases such as `Generic[T]` stand for; the bases themselves if all are
+    classes."""
     if all(isinstance(base, ClassValue) for base in bases):
         return bases
     objects = tuple(base.real() for base in map(tx.force, bases))
@@ -218,11 +222,13 @@ def _replaced_bases(tx: Interpreter, bases: Args) -> Args:
 
 
 @rule(type.__new__)
-def _type_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """`type.__new__(metaclass, name, bases, namespace)`, as metaclasses call it."""
-    if len(args) != 4 or args[0].constant() in _METACLASSES:
+def _type_new(
+    tx: Interpreter, metaclass: SymbolicValue, name: SymbolicValue, bases: SymbolicValue,
+    namespace: SymbolicValue, /, **kwargs: SymbolicValue,
+) -> SymbolicValue:
+    """`type.__new__`, as metaclasses call it."""
+    if metaclass.constant() in _METACLASSES:
         raise graph_break("unknown-operation", "making a class")
-    metaclass, name, bases, namespace = args
     _check_metaclass(metaclass.constant())
     return make_class(tx, metaclass.constant(), name.constant(), tx.unpack(bases),
                       _named(tx, namespace), kwargs)
@@ -240,7 +246,7 @@ def _has_duplicates(body: Program) -> bool:
     return len(stored) != len(set(stored))
 
 
-def _metaclass(bases: Args, kwargs: Kwargs) -> type:
+def _metaclass(bases: Sequence[SymbolicValue], kwargs: Kwargs) -> type:
     """The most derived metaclass; breaks the graph if that runs code of the program."""
     if not all(isinstance(base, ClassValue) for base in bases):
         raise graph_break("unknown-operation", "a class with these bases or arguments")
@@ -321,16 +327,17 @@ def _model(tx: Interpreter, recipe: MadeClass, classes: tuple[type, ...],
         raise graph_break("unknown-operation", f"the class {recipe.name}: {error}") from error
 
 
-def _init_subclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@object_method("__init_subclass__")
+def _init_subclass(tx: Interpreter, cls: SymbolicValue, /, **kwargs: SymbolicValue
+                   ) -> SymbolicValue:
     """`object.__init_subclass__`"""
     if kwargs:
-        name = args[0].constant().__qualname__
+        name = cls.constant().__qualname__
         raise tx.error(TypeError, f"{name}.__init_subclass__() takes no keyword arguments")
     return NONE
 
 
-OBJECT_METHODS["__init_subclass__"] = _init_subclass
-EXTERNAL_METHODS[(type, "__init__")] = lambda tx, args, kwargs: NONE
+method_rule((type, "__init__"))(lambda tx, /, *args, **kwargs: NONE)
 
 
 def _check_enumeration(classes: tuple[type, ...], namespace: Namespace) -> None:
@@ -501,9 +508,9 @@ _process: Any = vars(dataclasses)["_process_class"]
 
 
 @rule(_process)
-def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _dataclass(tx: Interpreter, target: SymbolicValue, /, *options: SymbolicValue,
+               **kwargs: SymbolicValue) -> SymbolicValue:
     """`@dataclass` on a class made inside: the real decorator is applied to the model."""
-    target, *options = args
     recipe = tx.classes.made.get(target.constant()) if target.is_constant else None
     known = known_arguments(tx, options, kwargs)
     if recipe is None or known is None:
@@ -517,12 +524,13 @@ def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(collections.namedtuple)
-def _namedtuple(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _namedtuple(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                ) -> SymbolicValue:
     """A new named tuple class, whose module is that of the current frame."""
     assert tx.frame is not None
     module = constant(tx.frame.globals.original.get("__name__"))
-    kwargs = {"module": module, **kwargs}
-    made = evaluate_call(tx, collections.namedtuple, args, kwargs)
+    named = {"module": module, **kwargs}
+    made = evaluate_call(tx, collections.namedtuple, args, named)
     if made is MISSING:
         raise graph_break("unknown-operation", "a namedtuple of values that are no constants")
-    return register(tx, made, ProcessedClass(collections.namedtuple, args, kwargs))
+    return register(tx, made, ProcessedClass(collections.namedtuple, [*args], named))

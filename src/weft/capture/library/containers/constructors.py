@@ -9,17 +9,20 @@ import itertools
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.base import MISSING, SymbolicValue
 from weft.capture.core.breaks import Signal, SkipFrame, graph_break
 from weft.capture.core.cell import CellValue
 from weft.capture.core.constant import (
+    FALSE,
     NONE,
+    ONE,
+    ZERO,
     boolean,
     constant,
     evaluate,
@@ -29,6 +32,7 @@ from weft.capture.core.constant import (
     python_object,
 )
 from weft.capture.core.lifetimes import check_held
+from weft.capture.core.rules import passed
 from weft.capture.library.classes import descriptor_polyfills
 from weft.capture.library.classes.attributes import type_lookup
 from weft.capture.library.classes.classes import ClassValue, SuperValue, constructor
@@ -81,21 +85,23 @@ if TYPE_CHECKING:
 
 
 @constructor(type)
-def _type(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) == 3 and not kwargs:
-        return type_of_three(tx, args)
-    if len(args) != 1:
+def _type(tx: Interpreter, cls: type, target: SymbolicValue, bases: SymbolicValue | None = None,
+          namespace: SymbolicValue | None = None, /) -> SymbolicValue:
+    if bases is not None and namespace is not None:
+        return type_of_three(tx, [target, bases, namespace])
+    if bases is not None:
         raise graph_break("unknown-operation", "making a class")
-    kind = args[0].python_type()
+    kind = target.python_type()
     return tx.wrap_fixed(kind, kind.__name__)
 
 
 @constructor(super)
-def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) not in (0, 2) or kwargs:
-        raise graph_break("unknown-operation", f"super with {len(args)} arguments")
-    if args:
-        return _checked_super(tx, args[0].constant(), args[1])
+def _super(tx: Interpreter, cls: type, after: SymbolicValue | None = None,
+           instance: SymbolicValue | None = None, /) -> SymbolicValue:
+    if after is not None and instance is not None:
+        return _checked_super(tx, after.constant(), instance)
+    if after is not None:
+        raise graph_break("unknown-operation", "super of a class alone")
     frame = tx.frame
     assert frame is not None
     code = frame.code
@@ -141,134 +147,137 @@ def _refused_super(after: type, owner: SymbolicValue) -> str:
 
 
 @constructor(list)
-def _list(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _one_argument(cls, args, kwargs)
-    return ListValue(tx.to_list(args[0]) if args else [])
+def _list(tx: Interpreter, cls: type, iterable: SymbolicValue | None = None, /) -> SymbolicValue:
+    return ListValue(_items(tx, iterable))
 
 
-def _one_argument(cls: type, args: Args, kwargs: Kwargs) -> None:
-    if kwargs or len(args) > 1:
-        raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
+def _items(tx: Interpreter, iterable: SymbolicValue | None) -> list[SymbolicValue]:
+    return [] if iterable is None else tx.to_list(iterable)
 
 
 @constructor(tuple)
-def _tuple(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _one_argument(cls, args, kwargs)
-    if args and type(args[0]) is TupleValue:
-        return args[0]
-    return TupleValue(tx.to_list(args[0]) if args else [])
+def _tuple(tx: Interpreter, cls: type, iterable: SymbolicValue | None = None, /) -> SymbolicValue:
+    return iterable if type(iterable) is TupleValue else TupleValue(_items(tx, iterable))
 
 
 @constructor(torch.Size)
-def _size(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    items = tx.to_list(args[0]) if args else []
+def _size(tx: Interpreter, cls: type, iterable: SymbolicValue | None = None, /) -> SymbolicValue:
+    items = _items(tx, iterable)
     if not all(item.python_type() is int for item in map(tx.force, items)):
         raise graph_break("unknown-operation", "a size of values that are no numbers")
     return SizeValue(items)
 
 
 @constructor(dict, OrderedDict)
-def _dict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) > 1:
-        raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
-    made = DictValue(cls=cls)
-    made.m_update(tx, args, kwargs)
-    return made
+def _dict(tx: Interpreter, cls: type, others: SymbolicValue | None = None, /,
+          **items: SymbolicValue) -> SymbolicValue:
+    mapping = DictValue(cls=cls)
+    mapping.m_update(tx, others, **items)
+    return mapping
 
 
 @constructor(defaultdict)
-def _defaultdict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    factory = args[0] if args else NONE
-    if len(args) > 2 or (factory.python_type() is not type(None)
-                         and type_lookup(factory.python_type(), "__call__") is MISSING):
+def _defaultdict(tx: Interpreter, cls: type, factory: SymbolicValue = NONE,
+                 others: SymbolicValue | None = None, /, **items: SymbolicValue) -> SymbolicValue:
+    kind = factory.python_type()
+    if kind is not type(None) and type_lookup(kind, "__call__") is MISSING:
         raise graph_break("unknown-operation", "arguments of defaultdict")
-    made = DictValue(cls=cls, factory=factory)
-    made.m_update(tx, args[1:], kwargs)
-    return made
+    mapping = DictValue(cls=cls, factory=factory)
+    mapping.m_update(tx, others, **items)
+    return mapping
 
 
 @constructor(types.MappingProxyType)
-def _mapping_proxy(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if not isinstance(args[0], DictValue):
-        raise graph_break("unknown-operation", f"a mappingproxy of {args[0]!r}")
-    return ProxyValue(args[0])
+def _mapping_proxy(tx: Interpreter, cls: type, mapping: SymbolicValue, /) -> SymbolicValue:
+    if not isinstance(mapping, DictValue):
+        raise graph_break("unknown-operation", f"a mappingproxy of {mapping!r}")
+    return ProxyValue(mapping)
 
 
 @constructor(set, frozenset)
-def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _one_argument(cls, args, kwargs)
-    if cls is frozenset and args and args[0].python_type() is frozenset:
-        return args[0]
-    given = getattr(args[0], "contents", args[0]) if args else TupleValue([])
-    if not isinstance(given, SetValue):  # for a set, an overridden `__iter__` is not called
-        given = args[0] if args else given
-    return SetValue.copy_of(tx, given, cls)
+def _set(tx: Interpreter, cls: type, iterable: SymbolicValue | None = None, /) -> SymbolicValue:
+    if iterable is None:
+        return SetValue.copy_of(tx, TupleValue([]), cls)
+    if cls is frozenset and iterable.python_type() is frozenset:
+        return iterable
+    contents = getattr(iterable, "contents", iterable)
+    # for a set, an overridden `__iter__` is not called
+    return SetValue.copy_of(tx, contents if isinstance(contents, SetValue) else iterable, cls)
 
 
 @constructor(range)
-def _range(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if any(isinstance(a, TensorValue) for a in args):
+def _range(tx: Interpreter, cls: type, bound: SymbolicValue, /, *more: SymbolicValue
+           ) -> SymbolicValue:
+    bounds = [bound, *more]
+    if any(isinstance(b, TensorValue) for b in bounds):
         raise graph_break("data-dependent-value", "a range whose bounds are tensors")
-    args = [plain_value(a) or a if issubclass(a.python_type(), int) else a for a in args]
-    symbolic = symbolic_range(tx, args) if args else None
+    bounds = [plain_value(b) or b if issubclass(b.python_type(), int) else b for b in bounds]
+    symbolic = symbolic_range(tx, bounds)
     if symbolic is not None:
         return symbolic
-    return tx.wrap_new(evaluate(tx, lambda: range(*(a.constant() for a in args))))
+    return tx.wrap_new(evaluate(tx, lambda: range(*(b.constant() for b in bounds))))
 
 
 @constructor(slice)
-def _slice(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if kwargs or not 1 <= len(args) <= 3:
-        raise graph_break("unknown-operation", "arguments of slice")
-    return make_slice(args)
+def _slice(tx: Interpreter, cls: type, bound: SymbolicValue, stop: SymbolicValue | None = None,
+           step: SymbolicValue = NONE, /) -> SymbolicValue:
+    return make_slice([bound] if stop is None else [bound, stop, step])
 
 
 @constructor(bool)
-def _bool(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _one_argument(cls, args, kwargs)
-    return boolean(args[0].truth(tx) if args else False)
+def _bool(tx: Interpreter, cls: type, value: SymbolicValue = FALSE, /) -> SymbolicValue:
+    return boolean(value.truth(tx))
 
 
 @constructor(int, float, complex, bytes)
-def _number(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
+def _number(tx: Interpreter, cls: type, *args: SymbolicValue, **kwargs: SymbolicValue
+            ) -> SymbolicValue:
+    value = args[0] if len(args) == 1 and not kwargs else None
+    if isinstance(value, TensorValue):
         name = "__index__" if cls is bytes else f"__{cls.__name__}__"
-        return args[0].method(tx, name, [], {})
-    if len(args) == 1 and isinstance(args[0], SymbolicNumberValue) and cls in (int, float):
-        return args[0].method(tx, f"__{cls.__name__}__", [], {})
+        return value.method(tx, name, [], {})
+    if isinstance(value, SymbolicNumberValue) and cls in (int, float):
+        return value.method(tx, f"__{cls.__name__}__", [], {})
     made = evaluate_call(tx, cls, args, kwargs)
-    return _convert(tx, cls, args) if made is MISSING else tx.wrap_new(made)
+    if made is not MISSING:
+        return tx.wrap_new(made)
+    if value is None:
+        raise graph_break("unknown-operation", f"{cls.__name__} of {args!r}")
+    return _convert(tx, cls, value)
 
 
 _CONVERSIONS: Final = {int: ("__int__", "__index__"), float: ("__float__", "__index__"),
                        complex: ("__complex__", "__float__"), bytes: ("__bytes__",)}
 
 
-def _convert(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
+def _convert(tx: Interpreter, cls: type, value: SymbolicValue) -> SymbolicValue:
     """`int(obj)`, `float(obj)`, ... of an object with a conversion method."""
-    kind = args[0].python_type()
+    kind = value.python_type()
     names = [name for name in _CONVERSIONS[cls] if hasattr(kind, name)]
-    if len(args) != 1 or not names:
-        raise graph_break("unknown-operation", f"{cls.__name__} of {args[0]!r}")
-    made = tx.force(args[0].method(tx, names[0], [], {}))
-    if made.python_type() is not cls:
-        raise graph_break("unknown-operation", f"{names[0]} of {args[0]!r}")
-    return made
+    if not names:
+        raise graph_break("unknown-operation", f"{cls.__name__} of {value!r}")
+    converted = tx.force(value.method(tx, names[0], [], {}))
+    if converted.python_type() is not cls:
+        raise graph_break("unknown-operation", f"{names[0]} of {value!r}")
+    return converted
 
 
 @constructor(str)
-def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) + len(kwargs) > 1 or kwargs:
-        return _made_of_constants(tx, str, args, kwargs)
-    if not args:
+def _str(tx: Interpreter, cls: type, object: SymbolicValue | None = None,
+         encoding: SymbolicValue | None = None, errors: SymbolicValue | None = None
+         ) -> SymbolicValue:
+    if encoding is not None or errors is not None:
+        return _made_of_constants(
+            tx, str, **passed(object=object, encoding=encoding, errors=errors))
+    if object is None:
         return constant("")
-    text = format_symbolic(tx, str, args[0])
+    text = format_symbolic(tx, str, object)
     if text is not None:
         return text
-    obj = python_object(tx, args[0])
+    obj = python_object(tx, object)
     if obj is not MISSING:
         return constant_text(tx, str, obj)
-    return text_of(tx, args[0])
+    return text_of(tx, object)
 
 
 def _rule_of_method(method: BoundMethodValue) -> Any:
@@ -313,45 +322,48 @@ def _message(tx: Interpreter, cls: type, args: list[SymbolicValue]) -> SymbolicV
 
 
 @constructor(deque)
-def _make_deque(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _make_deque(tx: Interpreter, cls: type, iterable: SymbolicValue | None = None,
+                maxlen: SymbolicValue = NONE) -> SymbolicValue:
     made = DequeValue([])
-    made.m___init__(tx, args, kwargs)
+    made.m___init__(tx, iterable, maxlen)
     return made
 
 
 @constructor(object)
-def _object(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _object(tx: Interpreter, cls: type) -> SymbolicValue:
     return ObjectValue(object)
 
 
 @constructor(partial)
-def _partial(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    function = args[0]
+def _partial(tx: Interpreter, cls: type, function: SymbolicValue, /, *args: SymbolicValue,
+             **kwargs: SymbolicValue) -> SymbolicValue:
     if isinstance(function, PartialValue) and not function.attributes.truth(tx):
-        args = [function.function, *function.args, *args[1:]]
-        kwargs = {**function.keywords, **kwargs}
-    return PartialValue(args[0], args[1:], kwargs)
+        return PartialValue(function.function, [*function.args, *args],
+                            {**function.keywords, **kwargs})
+    return PartialValue(function, [*args], kwargs)
 
 
 @constructor(types.MethodType)
-def _method(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if type_lookup(args[0].python_type(), "__call__") is MISSING:
+def _method(tx: Interpreter, cls: type, function: SymbolicValue, owner: SymbolicValue, /
+            ) -> SymbolicValue:
+    if type_lookup(function.python_type(), "__call__") is MISSING:
         raise tx.error(TypeError, "first argument must be callable")
-    return _bound(tx, args, kwargs)
+    return _bound(tx, function, owner)
 
 
 @rule(descriptor_polyfills.bound)
-def _bound(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return BoundMethodValue(args[1], args[0])
+def _bound(tx: Interpreter, function: SymbolicValue, owner: SymbolicValue, /) -> SymbolicValue:
+    return BoundMethodValue(owner, function)
 
 
 @constructor(types.CellType)
-def _cell(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return CellValue(args[0] if args else None)
+def _cell(tx: Interpreter, cls: type, contents: SymbolicValue | None = None, /) -> SymbolicValue:
+    return CellValue(contents)
 
 
 @constructor(torch.dtype, torch.device, torch.finfo, torch.iinfo)
-def _made_of_constants(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _made_of_constants(tx: Interpreter, cls: type, *args: SymbolicValue, **kwargs: SymbolicValue
+                       ) -> SymbolicValue:
     made = evaluate_call(tx, cls, args, kwargs)
     if made is MISSING:
         raise graph_break("unknown-operation", f"{cls.__name__} of values that are no constants")
@@ -360,41 +372,8 @@ def _made_of_constants(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
 
 # -- iterators ------------------------------------------------------------------------------------
 
-Producer = Callable[["Interpreter", Args, Kwargs], Iterator[SymbolicValue]]
-
-
-def iterator_type(*kinds: type, pure: bool = True, iterables: slice = slice(0, 1),
-                  most: int | None = None) -> Callable[[Producer], Producer]:
-    """Register a generator of values as the iterator that a call of a type makes.
-
-    It also says which arguments are iterated over from the start, and how many there may be.
-    """
-
-    def register(produce: Producer) -> Producer:
-        def make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-            least = 1 if iterables.stop is None else iterables.stop
-            if len(args) < least or (most is not None and len(args) > most):
-                raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
-            args[iterables] = _sources(tx, args[iterables])
-            return LazyIterator(cls, partial(_checked_items, cls, produce, tx, args, kwargs), pure)
-
-        constructor(*kinds)(make)
-        return produce
-
-    return register
-
-
-def _checked_items(cls: type, produce: Producer, tx: Interpreter, args: Args, kwargs: Kwargs
-             ) -> Iterator[SymbolicValue]:
-    """The items; for arguments of wrong types or numbers, Python's error is raised."""
-    try:
-        yield from produce(tx, args, kwargs)
-    except (IndexError, TypeError) as error:
-        raise graph_break("unknown-operation", f"arguments of {cls.__name__}: {error}") from error
-
-
-def _sources(tx: Interpreter, args: Args) -> list[SymbolicValue]:
-    return [arg.iter(tx) for arg in args]
+def _sources(tx: Interpreter, iterables: Sequence[SymbolicValue]) -> list[SymbolicValue]:
+    return [iterable.iter(tx) for iterable in iterables]
 
 
 def _each(tx: Interpreter, iterator: SymbolicValue) -> Iterator[SymbolicValue]:
@@ -408,33 +387,33 @@ def iterator_of(tx: Interpreter, value: SymbolicValue) -> Iterator[SymbolicValue
 
 
 @constructor(zip)
-def _zip(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    strict = kwargs["strict"].truth(tx) if "strict" in kwargs else False
-    return ZipIterator(_sources(tx, args), strict)
+def _zip(tx: Interpreter, cls: type, *iterables: SymbolicValue, strict: SymbolicValue = FALSE
+         ) -> SymbolicValue:
+    return ZipIterator(_sources(tx, iterables), strict.truth(tx))
 
 
 @constructor(enumerate)
-def _enumerate(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "iterable", "start")
-    start = given.get("start", constant(0))
+def _enumerate(tx: Interpreter, cls: type, iterable: SymbolicValue, start: SymbolicValue = ZERO
+               ) -> SymbolicValue:
     if not issubclass(start.python_type(), int):
         raise graph_break("unknown-operation", f"enumerate from {start!r}")
-    return EnumerateIterator(given["iterable"].iter(tx), start)
+    return EnumerateIterator(iterable.iter(tx), start)
 
 
 @constructor(map)
-def _map(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return MapIterator(args[0], _sources(tx, args[1:]))
+def _map(tx: Interpreter, cls: type, function: SymbolicValue, iterable: SymbolicValue, /,
+         *more: SymbolicValue) -> SymbolicValue:
+    return MapIterator(function, _sources(tx, [iterable, *more]))
 
 
 @constructor(filter, itertools.filterfalse)
-def _filter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return FilterIterator(cls, args[0], args[1].iter(tx))
+def _filter(tx: Interpreter, cls: type, function: SymbolicValue, iterable: SymbolicValue, /
+            ) -> SymbolicValue:
+    return FilterIterator(cls, function, iterable.iter(tx))
 
 
 @constructor(reversed)
-def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value = args[0]
+def _reversed(tx: Interpreter, cls: type, value: SymbolicValue, /) -> SymbolicValue:
     check_held(tx, value)
     if isinstance(value, RangeValue):
         return RangeIterator(value.range[::-1])
@@ -454,104 +433,111 @@ def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symboli
 
 
 @constructor(itertools.chain)
-def _chain(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return ChainIterator(TupleValue(args).iter(tx))
+def _chain(tx: Interpreter, cls: type, *iterables: SymbolicValue) -> SymbolicValue:
+    return ChainIterator(TupleValue(iterables).iter(tx))
 
 
 @rule(itertools.chain.from_iterable)
-def _chain_from(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return ChainIterator(args[0].iter(tx))
+def _chain_from(tx: Interpreter, iterable: SymbolicValue, /) -> SymbolicValue:
+    return ChainIterator(iterable.iter(tx))
 
 
 @constructor(itertools.repeat)
-def _repeat(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "object", "times")
-    times = given.get("times")
+def _repeat(tx: Interpreter, cls: type, object: SymbolicValue, times: SymbolicValue | None = None
+            ) -> SymbolicValue:
     if times is not None and not issubclass(times.python_type(), int):
         raise graph_break("unknown-operation", "itertools.repeat of these arguments")
-    return RepeatIterator(given["object"], None if times is None else times.constant())
+    return RepeatIterator(object, None if times is None else times.constant())
 
 
 @constructor(itertools.count)
-def _count(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "start", "step")
-    if len(args) > 2 or not all(
-            issubclass(value.python_type(), (int, float, complex)) for value in given.values()):
+def _count(tx: Interpreter, cls: type, start: SymbolicValue = ZERO, step: SymbolicValue = ONE
+           ) -> SymbolicValue:
+    if not all(issubclass(value.python_type(), (int, float, complex)) for value in (start, step)):
         raise graph_break("unknown-operation", "itertools.count of these arguments")
-    return CountIterator(given.get("start", constant(0)), given.get("step", constant(1)))
+    return CountIterator(start, step)
 
 
 @constructor(itertools.cycle)
-def _cycle(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return CycleIterator(args[0].iter(tx))
+def _cycle(tx: Interpreter, cls: type, iterable: SymbolicValue, /) -> SymbolicValue:
+    return CycleIterator(iterable.iter(tx))
 
 
 @constructor(itertools.islice)
-def _islice(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    bounds = [a.constant() for a in args[1:]]
-    evaluate(tx, lambda: itertools.islice((), *bounds))  # raises what is wrong with them
-    return SliceIterator(args[0].iter(tx), slice(*bounds))
+def _islice(tx: Interpreter, cls: type, iterable: SymbolicValue, /, *bounds: SymbolicValue
+            ) -> SymbolicValue:
+    numbers = [bound.constant() for bound in bounds]
+    evaluate(tx, lambda: itertools.islice((), *numbers))  # raises what is wrong with them
+    return SliceIterator(iterable.iter(tx), slice(*numbers))
 
 
-@iterator_type(itertools.zip_longest, iterables=slice(0, None))
-def _zip_longest(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    fill = kwargs.get("fillvalue", NONE)
-    for items in itertools.zip_longest(*(iterator_of(tx, a) for a in args), fillvalue=fill):
-        yield TupleValue(items)
+@constructor(itertools.zip_longest)
+def _zip_longest(tx: Interpreter, cls: type, *iterables: SymbolicValue,
+                 fillvalue: SymbolicValue = NONE) -> SymbolicValue:
+    sources = [iterator_of(tx, iterable) for iterable in iterables]
+    rows = itertools.zip_longest(*sources, fillvalue=fillvalue)
+    return LazyIterator(cls, lambda: map(TupleValue, rows), True)
 
 
 @constructor(itertools.product)
-def _product(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return _pools(tx, cls, args, kwargs)
+def _product(tx: Interpreter, cls: type, *iterables: SymbolicValue,
+             repeat: SymbolicValue | None = None) -> SymbolicValue:
+    return _pools(tx, cls, iterables, repeat=repeat)
 
 
 @constructor(itertools.permutations, itertools.combinations,
              itertools.combinations_with_replacement)
-def _choose(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "iterable", "r")
-    return _pools(tx, cls, [given.pop("iterable")], given)
+def _choose(tx: Interpreter, cls: type, iterable: SymbolicValue, r: SymbolicValue | None = None
+            ) -> SymbolicValue:
+    return _pools(tx, cls, [iterable], r=r)
 
 
-def _pools(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    numbers = {name: value.constant() for name, value in kwargs.items()}
-    pools = [tx.to_list(arg) for arg in args]
+def _pools(tx: Interpreter, cls: type, iterables: Sequence[SymbolicValue],
+           **options: SymbolicValue | None) -> SymbolicValue:
+    numbers = {name: value.constant() for name, value in passed(**options).items()}
+    pools = [tx.to_list(iterable) for iterable in iterables]
     evaluate(tx, lambda: cls(*([()] * len(pools)), **numbers))  # raises what is wrong with them
     return PoolIterator(cls, pools, numbers)
 
 
 @constructor(itertools.starmap)
-def _starmap(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return StarmapIterator(args[0], args[1].iter(tx))
+def _starmap(tx: Interpreter, cls: type, function: SymbolicValue, iterable: SymbolicValue, /
+             ) -> SymbolicValue:
+    return StarmapIterator(function, iterable.iter(tx))
 
 
-@iterator_type(itertools.accumulate, pure=False, most=2)
-def _accumulate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    function = by_name(args, kwargs, "iterable", "func").get("func", NONE)
-    plain = is_none(function)
-    total = kwargs.get("initial")
-    if total is not None and is_none(total):
-        total = None
-    if total is not None:
-        yield total
-    for item in iterator_of(tx, args[0]):
-        if total is None:
-            total = item
-        elif plain:
-            total = tx.binary("add", total, item)
-        else:
-            total = tx.call(function, [total, item])
-        yield total
+@constructor(itertools.accumulate)
+def _accumulate(
+    tx: Interpreter, cls: type, iterable: SymbolicValue, func: SymbolicValue = NONE, *,
+    initial: SymbolicValue = NONE,
+) -> SymbolicValue:
+    def combine(total: SymbolicValue, item: SymbolicValue) -> SymbolicValue:
+        return tx.binary("add", total, item) if is_none(func) else tx.call(func, [total, item])
+
+    first = None if is_none(initial) else initial
+    totals = itertools.accumulate(iterator_of(tx, iterable), combine, initial=first)
+    return LazyIterator(cls, lambda: totals)
 
 
-@iterator_type(itertools.takewhile, pure=False, iterables=slice(1, 2), most=2)
-def _takewhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    for item in iterator_of(tx, args[1]):
-        if not tx.call(args[0], [item]).truth(tx):
-            return
-        yield item
+@constructor(itertools.takewhile)
+def _takewhile(tx: Interpreter, cls: type, predicate: SymbolicValue, iterable: SymbolicValue, /
+               ) -> SymbolicValue:
+    items = itertools.takewhile(_holds(tx, predicate), iterator_of(tx, iterable))
+    return LazyIterator(cls, lambda: items)
 
 
-@iterator_type(itertools.pairwise, most=1)
-def _pairwise(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    for pair in itertools.pairwise(iterator_of(tx, args[0])):
-        yield TupleValue(pair)
+@constructor(itertools.dropwhile)
+def _dropwhile(tx: Interpreter, cls: type, predicate: SymbolicValue, iterable: SymbolicValue, /
+               ) -> SymbolicValue:
+    items = itertools.dropwhile(_holds(tx, predicate), iterator_of(tx, iterable))
+    return LazyIterator(cls, lambda: items)
+
+
+def _holds(tx: Interpreter, predicate: SymbolicValue) -> Callable[[SymbolicValue], bool]:
+    return lambda item: tx.call(predicate, [item]).truth(tx)
+
+
+@constructor(itertools.pairwise)
+def _pairwise(tx: Interpreter, cls: type, iterable: SymbolicValue, /) -> SymbolicValue:
+    pairs = itertools.pairwise(iterator_of(tx, iterable))
+    return LazyIterator(cls, lambda: map(TupleValue, pairs), True)

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.core.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue, by_name
+from weft.capture.core.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
-from weft.capture.core.constant import NONE, constant, evaluate
+from weft.capture.core.constant import NONE, ONE, constant, evaluate
 from weft.capture.core.registry import wraps
 from weft.capture.core.source import Source
 from weft.capture.library.containers.iterators import IteratorValue, advance
@@ -121,7 +121,7 @@ class DequeValue(GrowingValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "iadd" and not reflected:
-            self.m_extend(tx, [other], {})
+            self.m_extend(tx, other)
             return self
         return super().binary(tx, op, other, reflected)
 
@@ -136,30 +136,30 @@ class DequeValue(GrowingValue):
         del self.items[self.index_of(tx, key)]
         self._note_change(tx)
 
-    def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        given = by_name(args, kwargs, "iterable", "maxlen")
-        maxlen = given["maxlen"].constant() if "maxlen" in given else None
-        if len(args) > 2 or given.keys() - {"iterable", "maxlen"} or self.source is not None:
+    def m___init__(self, tx: Interpreter, iterable: SymbolicValue | None = None,
+                   maxlen: SymbolicValue = NONE) -> SymbolicValue:
+        length = maxlen.constant()
+        if self.source is not None:
             raise graph_break("unknown-operation", "arguments of deque")
-        evaluate(tx, lambda: deque(maxlen=maxlen))  # raises what is wrong with the length
-        self.maxlen = maxlen
+        evaluate(tx, lambda: deque(maxlen=length))  # raises what is wrong with the length
+        self.maxlen = length
         self.items = []
-        return self.m_extend(tx, [given["iterable"]], {}) if "iterable" in given else NONE
+        return NONE if iterable is None else self.m_extend(tx, iterable)
 
-    def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.m_extend(tx, [_one(args)], kwargs)
+    def m_append(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        return self.m_extend(tx, SequenceValue([item]))
 
-    def m_appendleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.m_extendleft(tx, [_one(args)], kwargs)
+    def m_appendleft(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        return self.m_extendleft(tx, SequenceValue([item]))
 
-    def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        for item in self._items_of(tx, args[0]):
+    def m_extend(self, tx: Interpreter, iterable: SymbolicValue, /) -> SymbolicValue:
+        for item in self._items_of(tx, iterable):
             self.append([item])
             self._note_change(tx)
         return NONE
 
-    def m_extendleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        for item in self._items_of(tx, args[0]):
+    def m_extendleft(self, tx: Interpreter, iterable: SymbolicValue, /) -> SymbolicValue:
+        for item in self._items_of(tx, iterable):
             self.items.insert(0, item)
             self._drop(from_left=False)
             self._note_change(tx)
@@ -169,10 +169,11 @@ class DequeValue(GrowingValue):
         """The items to add, one at a time, since a generator may look at those before."""
         return tx.unpack(other) if other is self else tx.force(other).iterate(tx)
 
-    def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_insert(self, tx: Interpreter, index: SymbolicValue, item: SymbolicValue, /
+                 ) -> SymbolicValue:
         if len(self.items) == self.maxlen:
             raise tx.error(IndexError, "deque already at its maximum size")
-        self.items.insert(args[0].constant(), args[1])
+        self.items.insert(index.constant(), item)
         return self._note_change(tx)
 
     def _pop(self, tx: Interpreter, where: int) -> SymbolicValue:
@@ -183,40 +184,40 @@ class DequeValue(GrowingValue):
         self._note_change(tx)
         return item
 
-    def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_pop(self, tx: Interpreter) -> SymbolicValue:
         return self._pop(tx, -1)
 
-    def m_popleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_popleft(self, tx: Interpreter) -> SymbolicValue:
         return self._pop(tx, 0)
 
-    def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_remove(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
         before = self.changes
         try:
-            where = self.find(tx, args[0])
+            where = self.find(tx, item)
         except ObservedException as error:
             if self.changes == before or error.value.python_type() is not RuntimeError:
                 raise
             raise tx.error(IndexError, "deque mutated during iteration") from None
         if where < 0:
-            self.refuse_absent(tx, "remove", args[0])
+            self.refuse_absent(tx, "remove", item)
         del self.items[where]
         return self._note_change(tx)
 
-    def m_rotate(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_rotate(self, tx: Interpreter, steps: SymbolicValue = ONE, /) -> SymbolicValue:
         turned = deque(self.items)
-        turned.rotate(args[0].constant() if args else 1)
+        turned.rotate(steps.constant())
         self.items = list(turned)
         return self._note_change(tx)
 
-    def m_reverse(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_reverse(self, tx: Interpreter) -> SymbolicValue:
         self.items.reverse()
         return self._note_change(tx)
 
-    def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_clear(self, tx: Interpreter) -> SymbolicValue:
         self.items.clear()
         return self._note_change(tx)
 
-    def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_copy(self, tx: Interpreter) -> SymbolicValue:
         return DequeValue(self.items, self.maxlen)
 
 
@@ -248,10 +249,6 @@ class DequeIterator(IteratorValue):
         if self.position:
             advance(emit, name, self.position)
         return name
-
-
-def _one(args: Args) -> SymbolicValue:
-    return SequenceValue([args[0]])
 
 
 @functools.lru_cache(maxsize=1024)

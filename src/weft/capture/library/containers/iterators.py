@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import Args, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.constant import list_iterator
 from weft.capture.core.methods import MethodTable
@@ -26,10 +26,10 @@ class IteratorValue(MethodTable):
     def iter(self, tx: Interpreter) -> SymbolicValue:
         return self
 
-    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___iter__(self, tx: Interpreter) -> SymbolicValue:
         return self
 
-    def m___next__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___next__(self, tx: Interpreter) -> SymbolicValue:
         item = self.next(tx)
         if item is None:
             raise tx.error(StopIteration)

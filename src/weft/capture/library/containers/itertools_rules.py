@@ -9,12 +9,12 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
-from weft.capture.core.constant import NONE, constant, is_none
+from weft.capture.core.base import SymbolicValue
+from weft.capture.core.constant import NONE, constant, evaluate, is_none
 from weft.capture.library.classes.classes import constructor
-from weft.capture.library.containers.constructors import iterator_of, iterator_type
+from weft.capture.library.containers.constructors import iterator_of
 from weft.capture.library.containers.iterators import LazyIterator
 from weft.capture.library.containers.sequences import TupleValue
 from weft.capture.library.functions.functions import rule
@@ -23,22 +23,11 @@ if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
 
-@iterator_type(itertools.compress, iterables=slice(0, 2), most=2)
-def _compress(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    data, selectors = args
-    for item, chosen in zip(iterator_of(tx, data), iterator_of(tx, selectors), strict=False):
-        if chosen.truth(tx):
-            yield item
-
-
-@iterator_type(itertools.dropwhile, pure=False, iterables=slice(1, 2), most=2)
-def _dropwhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    items = iterator_of(tx, args[1])
-    for item in items:
-        if not tx.call(args[0], [item]).truth(tx):
-            yield item
-            break
-    yield from items
+@constructor(itertools.compress)
+def _compress(tx: Interpreter, cls: type, data: SymbolicValue, selectors: SymbolicValue
+              ) -> SymbolicValue:
+    pairs = zip(iterator_of(tx, data), iterator_of(tx, selectors), strict=False)
+    return LazyIterator(cls, lambda: (item for item, chosen in pairs if chosen.truth(tx)), True)
 
 
 class _Groups:
@@ -85,17 +74,20 @@ class _Groups:
 
 
 @constructor(itertools.groupby)
-def _groupby(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "iterable", "key")
-    groups = _Groups(tx, given["iterable"], given.get("key", NONE))
+def _groupby(tx: Interpreter, cls: type, iterable: SymbolicValue, key: SymbolicValue = NONE
+             ) -> SymbolicValue:
+    groups = _Groups(tx, iterable, key)
     return LazyIterator(cls, groups.each)
 
 
+_TWO: Final = constant(2)
+
+
 @rule(itertools.tee)
-def _tee(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "iterable", "n")
-    count = given.get("n", constant(2)).constant()
-    items = iterator_of(tx, args[0])
+def _tee(tx: Interpreter, iterable: SymbolicValue, n: SymbolicValue = _TWO, /) -> SymbolicValue:
+    count = n.constant()
+    evaluate(tx, lambda: itertools.tee((), count))  # raises what is wrong with it
+    items = iterator_of(tx, iterable)
     queues: list[deque[SymbolicValue]] = [deque() for _ in range(count)]
 
     def produce(own: deque[SymbolicValue]) -> Iterator[SymbolicValue]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.core.base import MISSING, Args, Kwargs, LazyValue, Namespace, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
-from weft.capture.core.constant import NONE, boolean, constant, is_none, python_object
+from weft.capture.core.constant import NONE, TRUE, boolean, constant, is_none, python_object
 from weft.capture.core.lifetimes import check_kept
 from weft.capture.core.methods import ContainerMethods, MethodTable
 from weft.capture.core.registry import wraps
@@ -422,91 +422,94 @@ class DictValue(ContainerMethods, Namespace):
 
     # -- methods ----------------------------------------------------------------------------------
 
-    def m_get(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        found = self.lookup(tx, args[0].dict_key(tx))
+    def m_get(self, tx: Interpreter, key: SymbolicValue, default: SymbolicValue = NONE, /
+              ) -> SymbolicValue:
+        found = self.lookup(tx, key.dict_key(tx))
         if found is not None:
             return found
-        return args[1] if len(args) > 1 else kwargs.get("default", NONE)
+        return default
 
-    def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        found = self.remove(tx, args[0].dict_key(tx))
+    def m_pop(self, tx: Interpreter, key: SymbolicValue, default: SymbolicValue | None = None, /
+              ) -> SymbolicValue:
+        found = self.remove(tx, key.dict_key(tx))
         if found is not None:
             return found
-        if len(args) > 1 or "default" in kwargs:
-            return args[1] if len(args) > 1 else kwargs["default"]
-        raise key_error(tx, args[0])
+        if default is None:
+            raise key_error(tx, key)
+        return default
 
-    def m_setdefault(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        found = self.lookup(tx, args[0].dict_key(tx))
+    def m_setdefault(self, tx: Interpreter, key: SymbolicValue, default: SymbolicValue = NONE
+                     ) -> SymbolicValue:
+        found = self.lookup(tx, key.dict_key(tx))
         if found is None:
-            found = args[1] if len(args) > 1 else kwargs.get("default", NONE)
-            self.setitem(tx, args[0], found)
+            found = default
+            self.setitem(tx, key, found)
         return found
 
-    def m_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        for other in args:
-            self.update_from(tx, other)
-        for name, value in kwargs.items():
+    def m_update(self, tx: Interpreter, others: SymbolicValue | None = None, /,
+                 **items: SymbolicValue) -> SymbolicValue:
+        if others is not None:
+            self.update_from(tx, others)
+        for name, value in items.items():
             self.setitem(tx, constant(name), value)
         return NONE
 
-    def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if len(args) > 1:
-            raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}.__init__")
-        return self.m_update(tx, args, kwargs)
+    def m___init__(self, tx: Interpreter, others: SymbolicValue | None = None, /,
+                   **items: SymbolicValue) -> SymbolicValue:
+        return self.m_update(tx, others, **items)
 
-    def m_keys(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_keys(self, tx: Interpreter) -> SymbolicValue:
         return DictView(self, "keys")
 
-    def m_values(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_values(self, tx: Interpreter) -> SymbolicValue:
         return DictView(self, "values")
 
-    def m_items(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_items(self, tx: Interpreter) -> SymbolicValue:
         return DictView(self, "items")
 
-    def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_copy(self, tx: Interpreter) -> SymbolicValue:
         copy = DictValue(cls=self.cls, factory=self.factory)
         copy.update_from(tx, self)
         return copy
 
-    def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_clear(self, tx: Interpreter) -> SymbolicValue:
         self.clear(tx)
         return NONE
 
-    def m_popitem(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_popitem(self, tx: Interpreter, last: SymbolicValue = TRUE) -> SymbolicValue:
         keys = list(self.complete(tx))
         if not keys:
             what = "" if issubclass(self.cls, OrderedDict) else "popitem(): "
             raise tx.error(KeyError, f"{what}dictionary is empty")
-        last = kwargs["last"].truth(tx) if "last" in kwargs else not args or args[0].truth(tx)
-        key = keys[-1 if last else 0]
+        key = keys[-1 if last.truth(tx) else 0]
         key_value = self._entries[key][0]
         value = self.remove(tx, key)
         assert value is not None
         return TupleValue([key_value, value])
 
-    def m_move_to_end(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_move_to_end(self, tx: Interpreter, key: SymbolicValue, last: SymbolicValue = TRUE
+                      ) -> SymbolicValue:
         self.complete(tx)
-        key = args[0].dict_key(tx)
-        found = self.remove(tx, key)
-        if found is None:
-            raise key_error(tx, args[0])
-        last = args[1] if len(args) > 1 else kwargs.get("last")
-        if last is not None and not last.truth(tx):
-            self._entries = {key: (args[0], found), **self._entries}
-        self.store(tx, key, args[0], found)
+        hashed = key.dict_key(tx)
+        value = self.remove(tx, hashed)
+        if value is None:
+            raise key_error(tx, key)
+        if not last.truth(tx):
+            self._entries = {hashed: (key, value), **self._entries}
+        self.store(tx, hashed, key, value)
         self.reordered = True
         return NONE
 
-    def m___getitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.getitem(tx, args[0])
+    def m___getitem__(self, tx: Interpreter, key: SymbolicValue, /) -> SymbolicValue:
+        return self.getitem(tx, key)
 
-    def m___setitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.setitem(tx, *args)
+    def m___setitem__(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue, /
+                      ) -> SymbolicValue:
+        self.setitem(tx, key, value)
         return NONE
 
-    def m___delitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.delitem(tx, args[0])
+    def m___delitem__(self, tx: Interpreter, key: SymbolicValue, /) -> SymbolicValue:
+        self.delitem(tx, key)
         return NONE
 
 
@@ -670,8 +673,8 @@ class DictView(ContainerMethods):
     def rebuild(self, emit: Emitter) -> str:
         return f"{emit.value(self.owner)}.{self.what}()"
 
-    def m_isdisjoint(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return boolean(not any(self.contains(tx, item) for item in tx.unpack(args[0])))
+    def m_isdisjoint(self, tx: Interpreter, other: SymbolicValue, /) -> SymbolicValue:
+        return boolean(not any(self.contains(tx, item) for item in tx.unpack(other)))
 
 
 @final

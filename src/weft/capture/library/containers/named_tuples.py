@@ -127,13 +127,13 @@ class NamedTupleValue(TupleValue):
         maker = emit.constant(tuple.__new__)
         return emit.bind(self, f"{maker}({cls}, ({items}))")
 
-    def m__asdict(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m__asdict(self, tx: Interpreter) -> SymbolicValue:
         return dictionary_of(tx, dict(zip(self.fields, self.all(tx), strict=True)))
 
-    def m__replace(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if args or not kwargs.keys() <= {*self.fields}:
+    def m__replace(self, tx: Interpreter, **fields: SymbolicValue) -> SymbolicValue:
+        if not fields.keys() <= {*self.fields}:
             raise graph_break("unknown-operation", f"fields that a {self.cls.__name__} has not")
-        items = [kwargs.get(n, v) for n, v in zip(self.fields, self.items, strict=True)]
+        items = [fields.get(n, v) for n, v in zip(self.fields, self.items, strict=True)]
         return NamedTupleValue(items, None, self.cls)
 
 

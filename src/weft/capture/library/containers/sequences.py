@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
 
 import torch
 
-from weft.capture.core.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
+from weft.capture.core.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.core.breaks import Signal, graph_break
 from weft.capture.core.constant import (
+    FALSE,
     NONE,
     boolean,
     constant,
@@ -183,31 +184,31 @@ class SequenceValue(ContainerMethods):
 
     # -- methods ----------------------------------------------------------------------------------
 
-    def m_index(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        bounds = [a.constant() for a in args[1:]]
-        found = self.find(tx, args[0], slice(*bounds, *([None] if len(bounds) < 2 else [])))
-        if found < 0:
-            self.refuse_absent(tx, "index", args[0])
-        return constant(found)
+    def m_index(self, tx: Interpreter, item: SymbolicValue, start: SymbolicValue = NONE,
+                stop: SymbolicValue = NONE, /) -> SymbolicValue:
+        where = self.find(tx, item, slice(start.constant(), stop.constant()))
+        if where < 0:
+            self.refuse_absent(tx, "index", item)
+        return constant(where)
 
     def refuse_absent(self, tx: Interpreter, method: str, item: SymbolicValue) -> None:
         """Raise Python's error for an item that a method did not find."""
         evaluate(tx, lambda: getattr(self.kind(), method)(_Shown(tx, item)))
 
-    def m_count(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_count(self, tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
         count, state = 0, self.state()
         for item in self.items:
-            count += tx.equal(item, args[0])
+            count += tx.equal(item, value)
             self.check_state(tx, state)
         return constant(count)
 
-    def m___getitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.getitem(tx, *args)
+    def m___getitem__(self, tx: Interpreter, key: SymbolicValue, /) -> SymbolicValue:
+        return self.getitem(tx, key)
 
-    def m___reversed__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___reversed__(self, tx: Interpreter) -> SymbolicValue:
         return ReversedIterator(self)
 
-    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___len__(self, tx: Interpreter) -> SymbolicValue:
         return constant(len(self.items))  # the length of the items, even in a subclass
 
 
@@ -303,12 +304,13 @@ class GrowingValue(SequenceValue):
         for item in items:
             (self._items if self._read is None else self.added).append(item)
 
-    def m___setitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.setitem(tx, *args)
+    def m___setitem__(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue, /
+                      ) -> SymbolicValue:
+        self.setitem(tx, key, value)
         return NONE
 
-    def m___delitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.delitem(tx, *args)
+    def m___delitem__(self, tx: Interpreter, key: SymbolicValue, /) -> SymbolicValue:
+        self.delitem(tx, key)
         return NONE
 
 
@@ -351,7 +353,7 @@ class ListValue(GrowingValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "iadd" and not reflected:
-            self.m_extend(tx, [other], {})
+            self.m_extend(tx, other)
             return self
         if op == "imul" and not reflected:
             self.items = evaluate(tx, lambda: self.items * other.constant())
@@ -377,58 +379,58 @@ class ListValue(GrowingValue):
         evaluate(tx, lambda: self.items.__delitem__(where))
         self.changed(tx)
 
-    def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.append([args[0]])
+    def m_append(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        self.append([item])
         self.changed(tx)
         return NONE
 
-    def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_extend(self, tx: Interpreter, iterable: SymbolicValue, /) -> SymbolicValue:
         self.changed(tx)
-        self.append(tx.each_of(args[0]))
+        self.append(tx.each_of(iterable))
         return NONE
 
-    def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.items.insert(args[0].constant(), args[1])
+    def m_insert(self, tx: Interpreter, index: SymbolicValue, item: SymbolicValue, /
+                 ) -> SymbolicValue:
+        self.items.insert(index.constant(), item)
         self.changed(tx)
         return NONE
 
-    def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_pop(self, tx: Interpreter, index: SymbolicValue | None = None, /) -> SymbolicValue:
         if not self.items:
             raise tx.error(IndexError, "pop from empty list")
-        where = self.index_of(tx, args[0], "pop index") if args else -1
+        where = -1 if index is None else self.index_of(tx, index, "pop index")
         item = self.at(tx, where)
         self._check_kept(tx, where)
         del self.items[where]
         self.changed(tx)
         return item
 
-    def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        where = self.find(tx, args[0])
+    def m_remove(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        where = self.find(tx, item)
         if where < 0:
-            self.refuse_absent(tx, "remove", args[0])
-        return self.m_pop(tx, [constant(where)], {}) and NONE
+            self.refuse_absent(tx, "remove", item)
+        return self.m_pop(tx, constant(where)) and NONE
 
-    def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_clear(self, tx: Interpreter) -> SymbolicValue:
         self._check_kept(tx)
         self.items.clear()
         self.changed(tx)
         return NONE
 
-    def m_reverse(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_reverse(self, tx: Interpreter) -> SymbolicValue:
         self.items.reverse()
         self.changed(tx)
         return NONE
 
-    def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_copy(self, tx: Interpreter) -> SymbolicValue:
         return ListValue(self.items)
 
-    def m_sort(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if args:
-            raise tx.error(TypeError, "sort() takes no positional arguments")
+    def m_sort(self, tx: Interpreter, *, key: SymbolicValue = NONE, reverse: SymbolicValue = FALSE
+               ) -> SymbolicValue:
         items, seen = self.all(tx), _SeenWhileSorting()
         self.items = seen
         try:
-            done = sort_values(tx, items, kwargs)
+            done = sort_values(tx, items, key, reverse)
         except Signal:
             self.items = items
             raise
@@ -439,12 +441,11 @@ class ListValue(GrowingValue):
         self.changed(tx)
         return NONE
 
-    def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if kwargs or len(args) > 1:
-            raise graph_break("unknown-operation", "arguments of list.__init__")
+    def m___init__(self, tx: Interpreter, iterable: SymbolicValue | None = None, /
+                   ) -> SymbolicValue:
         self.items = []
         self.changed(tx)
-        self.append(tx.each_of(args[0]) if args else [])
+        self.append([] if iterable is None else tx.each_of(iterable))
         return NONE
 
 
@@ -467,10 +468,10 @@ class _SeenWhileSorting(list[SymbolicValue]):
         self.touched = self.touched or bool(self)
 
 
-def sort_values(tx: Interpreter, items: list[SymbolicValue], kwargs: Kwargs) -> list[SymbolicValue]:
+def sort_values(tx: Interpreter, items: list[SymbolicValue], key: SymbolicValue,
+                reverse: SymbolicValue) -> list[SymbolicValue]:
     """The items sorted, by Python's own algorithm."""
-    key = kwargs.get("key", NONE)
-    descending = kwargs["reverse"].truth(tx) if "reverse" in kwargs else False
+    descending = reverse.truth(tx)
     by_default = is_none(key)
     keys = [item if by_default else tx.call(key, [item]) for item in items]
     symbolic = any(not k.is_constant and k.python_type() in (int, float) for k in keys)
@@ -520,7 +521,7 @@ class TupleValue(SequenceValue):
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
         return TupleValue(items)
 
-    def m___hash__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___hash__(self, tx: Interpreter) -> SymbolicValue:
         if all(item.is_constant for item in self.all(tx)):
             return constant(hash(self.constant()))
         return tx.call_python(hash, [self])
@@ -552,7 +553,7 @@ class SizeValue(TupleValue):
         items = "".join(f"{emit.value(item)}, " for item in self.items)
         return emit.bind(self, f"{emit.constant(torch.Size)}(({items}))")
 
-    def m_numel(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_numel(self, tx: Interpreter) -> SymbolicValue:
         one: SymbolicValue = constant(1)
         return functools.reduce(functools.partial(tx.binary, "mul"), self.all(tx), one)
 
@@ -602,13 +603,13 @@ class RangeValue(ContainerMethods):
     def iter(self, tx: Interpreter) -> SymbolicValue:
         return RangeIterator(self.range)
 
-    def m_index(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        item = args[0].constant()
-        return constant(evaluate(tx, lambda: self.range.index(item)))
+    def m_index(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        number = item.constant()
+        return constant(evaluate(tx, lambda: self.range.index(number)))
 
-    def m_count(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        item = args[0].constant()
-        return constant(evaluate(tx, lambda: self.range.count(item)))
+    def m_count(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        number = item.constant()
+        return constant(evaluate(tx, lambda: self.range.count(number)))
 
     def rebuild(self, emit: Emitter) -> str:
         return repr(self.range)
@@ -666,8 +667,8 @@ class SliceValue(MethodTable):
             return tx.force(self.parts[("start", "stop", "step").index(name)])
         return super().getattr(tx, name)
 
-    def m_indices(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        parts = [python_object(tx, part) for part in (*self.parts, args[0])]
+    def m_indices(self, tx: Interpreter, length: SymbolicValue, /) -> SymbolicValue:
+        parts = [python_object(tx, part) for part in (*self.parts, length)]
         if MISSING in parts:
             raise graph_break("unknown-operation", "indices of a slice of unknown bounds")
         return tx.wrap_new(evaluate(tx, lambda: slice(*parts[:3]).indices(parts[3])))

@@ -7,10 +7,10 @@ the same is done. (That of an outside set is guarded where the program sees it.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.core.base import MISSING, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE, boolean
 from weft.capture.core.methods import ContainerMethods
@@ -185,11 +185,11 @@ class SetValue(ContainerMethods):
             return None
         left, right = (other, self) if reflected else (self, other)
         if op in _OPERATORS:
-            return left._result(tx, _OPERATORS[op], [right])
+            return left._result(tx, _OPERATORS[op], right)
         if op in _COMPARISONS:
             return left._compared(tx, op, right)
         if op in _UPDATES and self.cls is set and not reflected:
-            self._update(tx, _UPDATES[op], [right])
+            self._update(tx, _UPDATES[op], right)
             return self
         return None
 
@@ -208,26 +208,26 @@ class SetValue(ContainerMethods):
                 other._guard_lookup(tx, key, item)
         return keys, entries
 
-    def _result(self, tx: Interpreter, method: str, args: Args) -> SetValue:
+    def _result(self, tx: Interpreter, method: str, *others: SymbolicValue) -> SetValue:
         """A new set: the result of a method of sets."""
         made = SetValue(cls=self.cls)
-        made.keys, made.entries = self._applied(tx, method, args)
-        made.ordered_by = _orders(tx, [self, *args])
+        made.keys, made.entries = self._applied(tx, method, others)
+        made.ordered_by = _orders(tx, [self, *others])
         return made
 
-    def _update(self, tx: Interpreter, method: str, args: Args) -> SymbolicValue:
+    def _update(self, tx: Interpreter, method: str, *others: SymbolicValue) -> SymbolicValue:
         """Do a method that changes the set."""
         self._own_keys()
-        self.entries = self._applied(tx, method, args)[1]
-        self.ordered_by = _orders(tx, [self, *args])
+        self.entries = self._applied(tx, method, others)[1]
+        self.ordered_by = _orders(tx, [self, *others])
         return self._changed(tx)
 
     def _applied(
-        self, tx: Interpreter, method: str, args: Args
+        self, tx: Interpreter, method: str, others: Sequence[SymbolicValue]
     ) -> tuple[set[Any], dict[Any, SymbolicValue]]:
         """The keys and entries after a method; what it does depends on the kinds of operands."""
         operands, known = [], {id(key): item for key, item in self.entries.items()}
-        for arg in args:
+        for arg in others:
             keys, entries = self._operand(tx, arg)
             operands.append(keys)
             known.update((id(key), item) for key, item in entries)
@@ -244,26 +244,26 @@ class SetValue(ContainerMethods):
 
     # -- methods ----------------------------------------------------------------------------------
 
-    def m_add(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        key = self._key(tx, args[0])
+    def m_add(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        key = self._key(tx, item)
         self._own_keys().add(key)
-        self.entries.setdefault(key, args[0])
+        self.entries.setdefault(key, item)
         return self._changed(tx)
 
-    def m_discard(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self._remove(self._key(tx, args[0]))
+    def m_discard(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        self._remove(self._key(tx, item))
         return self._changed(tx)
 
-    def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if self._remove(self._key(tx, args[0])) is None:
-            raise key_error(tx, args[0])
+    def m_remove(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
+        if self._remove(self._key(tx, item)) is None:
+            raise key_error(tx, item)
         return self._changed(tx)
 
     def _remove(self, key: Any) -> SymbolicValue | None:
         self._own_keys().discard(key)
         return self.entries.pop(key, None)
 
-    def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_pop(self, tx: Interpreter) -> SymbolicValue:
         if not self.entries:
             raise tx.error(KeyError, "pop from an empty set")
         if len(self.entries) > 1 and (self.original is not MISSING or not self._has_real_order()):
@@ -272,58 +272,58 @@ class SetValue(ContainerMethods):
         self._changed(tx)
         return item
 
-    def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_clear(self, tx: Interpreter) -> SymbolicValue:
         self.keys, self.entries = set(), {}
         return self._changed(tx)
 
-    def m_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        for other in map(tx.force, args):
+    def m_update(self, tx: Interpreter, *others: SymbolicValue) -> SymbolicValue:
+        for other in map(tx.force, others):
             if isinstance(other, SetValue) or other.python_type() is dict:
-                self._update(tx, "update", [other])
+                self._update(tx, "update", other)
                 continue
             for item in other.iterate(tx):  # a generator may look at the set
-                self.m_add(tx, [item], {})
+                self.m_add(tx, item)
         return NONE
 
-    def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if kwargs or len(args) > 1 or self.cls is not set:
+    def m___init__(self, tx: Interpreter, items: SymbolicValue | None = None, /) -> SymbolicValue:
+        if self.cls is not set:
             raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}.__init__")
         self.keys, self.entries = set(), {}
-        return self.m_update(tx, args, kwargs)
+        return NONE if items is None else self.m_update(tx, items)
 
-    def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self if self.cls is frozenset else self._result(tx, "copy", [])
+    def m_copy(self, tx: Interpreter) -> SymbolicValue:
+        return self if self.cls is frozenset else self._result(tx, "copy")
 
-    def m_union(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._result(tx, "union", args)
+    def m_union(self, tx: Interpreter, *others: SymbolicValue) -> SymbolicValue:
+        return self._result(tx, "union", *others)
 
-    def m_intersection(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._result(tx, "intersection", args)
+    def m_intersection(self, tx: Interpreter, *others: SymbolicValue) -> SymbolicValue:
+        return self._result(tx, "intersection", *others)
 
-    def m_difference(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._result(tx, "difference", args)
+    def m_difference(self, tx: Interpreter, *others: SymbolicValue) -> SymbolicValue:
+        return self._result(tx, "difference", *others)
 
-    def m_symmetric_difference(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._result(tx, "symmetric_difference", args)
+    def m_symmetric_difference(self, tx: Interpreter, other: SymbolicValue, /) -> SymbolicValue:
+        return self._result(tx, "symmetric_difference", other)
 
-    def m_intersection_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._update(tx, "intersection_update", args)
+    def m_intersection_update(self, tx: Interpreter, *others: SymbolicValue) -> SymbolicValue:
+        return self._update(tx, "intersection_update", *others)
 
-    def m_difference_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._update(tx, "difference_update", args)
+    def m_difference_update(self, tx: Interpreter, *others: SymbolicValue) -> SymbolicValue:
+        return self._update(tx, "difference_update", *others)
 
-    def m_symmetric_difference_update(self, tx: Interpreter, args: Args, kwargs: Kwargs
+    def m_symmetric_difference_update(self, tx: Interpreter, other: SymbolicValue, /
                                       ) -> SymbolicValue:
-        return self._update(tx, "symmetric_difference_update", args)
+        return self._update(tx, "symmetric_difference_update", other)
 
-    def m_issubset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._compared(tx, "le", args[0])
+    def m_issubset(self, tx: Interpreter, other: SymbolicValue, /) -> SymbolicValue:
+        return self._compared(tx, "le", other)
 
-    def m_issuperset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._compared(tx, "ge", args[0])
+    def m_issuperset(self, tx: Interpreter, other: SymbolicValue, /) -> SymbolicValue:
+        return self._compared(tx, "ge", other)
 
-    def m_isdisjoint(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._compared(tx, "disjoint", args[0])
+    def m_isdisjoint(self, tx: Interpreter, other: SymbolicValue, /) -> SymbolicValue:
+        return self._compared(tx, "disjoint", other)
 
 
 @final
@@ -378,7 +378,7 @@ def _keys_of(tx: Interpreter, value: SymbolicValue) -> _Operand:
     return dict.fromkeys(keys) if value.python_type() is dict else keys, entries
 
 
-def _orders(tx: Interpreter, values: Args) -> dict[Source, Any]:
+def _orders(tx: Interpreter, values: Iterable[SymbolicValue]) -> dict[Source, Any]:
     """`ordered_by` of a set made of these values."""
     found: dict[Source, Any] = {}
     for value in map(tx.force, values):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue, is_heap_type
+from weft.capture.core.base import MISSING, SymbolicValue, is_heap_type
 from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.constant import NONE, boolean, constant
 from weft.capture.library.classes.attributes import type_lookup
@@ -51,8 +51,8 @@ _LOOKED_UP: Final = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate_
 
 
 @rule(copy.copy)
-def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value = args[0]
+def _copy(tx: Interpreter, x: SymbolicValue) -> SymbolicValue:
+    value = x
     if value.is_constant or isinstance(value, (*_ATOMIC, TupleValue, SymbolicNumberValue)):
         return value
     if isinstance(value, ObjectValue):
@@ -67,7 +67,7 @@ def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(value, RemadeValue):
         return make_call(tx, copy.copy, [value], {})
     if hasattr(value, "m_copy"):
-        return value.m_copy(tx, [], {})  # type: ignore[no-any-return]
+        return value.method(tx, "copy", [], {})
     raise graph_break("unknown-operation", f"copy of {value!r}")
 
 
@@ -84,17 +84,11 @@ def _copy_array(tx: Interpreter, value: ArrayValue, memo: Memo | None = None) ->
 
 
 @rule(copy.deepcopy)
-def _deepcopy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value, memo = _deepcopy_arguments(*args, **kwargs)
-    if memo is None or memo is NONE:
-        memo = Memo()
-    if not isinstance(memo, Memo):
+def _deepcopy(tx: Interpreter, x: SymbolicValue, memo: SymbolicValue = NONE) -> SymbolicValue:
+    known = Memo() if memo is NONE else memo
+    if not isinstance(known, Memo):
         raise graph_break("unknown-operation", "deepcopy with a memo of the program's")
-    return _deep(tx, value, memo)
-
-
-def _deepcopy_arguments(x: SymbolicValue, memo: SymbolicValue | None = None) -> tuple[Any, Any]:
-    return x, memo
+    return _deep(tx, x, known)
 
 
 def _deep(tx: Interpreter, value: SymbolicValue, memo: Memo) -> SymbolicValue:

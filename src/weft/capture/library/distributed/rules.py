@@ -57,7 +57,7 @@ def _register(original: Any, polyfill: Any) -> None:
     interpret, parameters = python_rule(polyfill), signature(original)
 
     @rule(original)
-    def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def call(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
         home = tx.frame and tx.frame.globals.original.get("__name__")
         if home == "torch.distributed.fsdp._flat_param":
             raise graph_break("state", f"{original.__name__} into memory that was allocated anew")
@@ -69,7 +69,7 @@ def _register(original: Any, polyfill: Any) -> None:
         if "group" in arguments and is_none(arguments["group"]):
             del arguments["group"]
         functional_collectives()
-        return interpret(tx, [], arguments)
+        return interpret(tx, **arguments)
 
 
 def _reduction(tx: Interpreter, operation: SymbolicValue) -> str:
@@ -88,9 +88,9 @@ if dist.is_available():
         return ProcessGroupValue(obj, source)
 
     @rule(process_group_of_name)
-    def _group_of_name(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        name = args[0].constant()
-        return tx.wrap_fixed(process_group_of_name(name), f"the process group {name}")
+    def _group_of_name(tx: Interpreter, name: SymbolicValue, /) -> SymbolicValue:
+        group = process_group_of_name(name.constant())
+        return tx.wrap_fixed(group, f"the process group {name.constant()}")
 
     for _name, _polyfill in polyfills.FORMS.items():
         if hasattr(dist, _name):

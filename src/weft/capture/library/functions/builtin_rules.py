@@ -15,13 +15,16 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.core.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
+from weft.capture.core.base import MISSING, NullValue, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.constant import (
+    FALSE,
     NESTED,
     NONE,
+    ONE,
+    ZERO,
     ConstantValue,
     boolean,
     constant,
@@ -47,7 +50,12 @@ from weft.capture.library.containers.mapping import DictValue
 from weft.capture.library.containers.sequences import ListValue, TupleValue, sort_values
 from weft.capture.library.containers.user_keys import has_real_hash
 from weft.capture.library.exceptions.exceptions import name_attribute, read_attribute
-from weft.capture.library.functions.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
+from weft.capture.library.functions.builtins import (
+    EXTERNAL_METHODS,
+    BuiltinValue,
+    method_rule,
+    object_method,
+)
 from weft.capture.library.functions.functions import BoundMethodValue, FunctionValue, rule
 from weft.capture.library.functions.generators import next_or_stop
 from weft.capture.library.modules.modules import PythonModuleValue
@@ -62,53 +70,53 @@ from weft.capture.library.numbers.symbolic_numbers import (
 from weft.capture.library.tensors.print_state import constant_text
 from weft.capture.library.tensors.tensor import TensorValue, record
 from weft.capture.library.texts.symbolic_texts import format_symbolic
-from weft.registrar import registrar
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
 
 @rule(len)
-def _len(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value = args[0]
+def _len(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
     if isinstance(value, TensorValue | ObjectValue):
         return value.rows(tx)
     return constant(value.length(tx))
 
 
 @rule(iter)
-def _iter(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) == 1:
-        check_held(tx, args[0])
-        return args[0].iter(tx)
-    if not _callable(tx, args[:1], {}).constant():
-        raise graph_break("unknown-operation", f"iter of {args[0]!r} and a last value")
+def _iter(tx: Interpreter, source: SymbolicValue, sentinel: SymbolicValue | None = None, /
+          ) -> SymbolicValue:
+    if sentinel is None:
+        check_held(tx, source)
+        return source.iter(tx)
+    if not _callable(tx, source).constant():
+        raise graph_break("unknown-operation", f"iter of {source!r} and a last value")
 
     def produce() -> Iterator[SymbolicValue]:
-        while not tx.equal(item := tx.call(args[0], []), args[1]):
+        while not tx.equal(item := tx.call(source, []), sentinel):
             yield item
 
     return LazyIterator(type(iter(int, 1)), produce)
 
 
 @rule(next)
-def _next(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _next(tx: Interpreter, iterator: SymbolicValue, default: SymbolicValue | None = None, /
+          ) -> SymbolicValue:
     try:
-        return next_or_stop(tx, args[0])
+        return next_or_stop(tx, iterator)
     except ObservedException as error:
-        if len(args) > 1 and issubclass(error.value.python_type(), StopIteration):
-            return args[1]
+        if default is not None and issubclass(error.value.python_type(), StopIteration):
+            return default
         raise
 
 
 @rule(callable)
-def _callable(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(type_lookup(args[0].python_type(), "__call__") is not MISSING)
+def _callable(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
+    return boolean(type_lookup(value.python_type(), "__call__") is not MISSING)
 
 
 @rule(hasattr)
-def _hasattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(attribute_or_none(tx, args[0], _attribute_name(args[1])) is not None)
+def _hasattr(tx: Interpreter, owner: SymbolicValue, name: SymbolicValue, /) -> SymbolicValue:
+    return boolean(attribute_or_none(tx, owner, _attribute_name(name)) is not None)
 
 
 def attribute_or_none(
@@ -124,12 +132,13 @@ def attribute_or_none(
 
 
 @rule(getattr)
-def _getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    name = _attribute_name(args[1])
-    if len(args) == 2:
-        return read_attribute(tx, args[0], name)
-    found = attribute_or_none(tx, args[0], name)
-    return args[2] if found is None else found
+def _getattr(tx: Interpreter, owner: SymbolicValue, attribute: SymbolicValue,
+             default: SymbolicValue | None = None, /) -> SymbolicValue:
+    name = _attribute_name(attribute)
+    if default is None:
+        return read_attribute(tx, owner, name)
+    found = attribute_or_none(tx, owner, name)
+    return default if found is None else found
 
 
 def _attribute_name(value: SymbolicValue) -> str:
@@ -140,70 +149,71 @@ def _attribute_name(value: SymbolicValue) -> str:
 
 
 @rule(setattr)
-def _setattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    args[0].setattr(tx, _attribute_name(args[1]), args[2])
+def _setattr(tx: Interpreter, owner: SymbolicValue, name: SymbolicValue, value: SymbolicValue, /
+             ) -> SymbolicValue:
+    owner.setattr(tx, _attribute_name(name), value)
     return NONE
 
 
 @rule(delattr)
-def _delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    args[0].delattr(tx, _attribute_name(args[1]))
+def _delattr(tx: Interpreter, owner: SymbolicValue, name: SymbolicValue, /) -> SymbolicValue:
+    owner.delattr(tx, _attribute_name(name))
     return NONE
 
 
 @rule(id)
-def _id(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    obj = args[0].real()
+def _id(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
+    obj = value.real()
     if obj is MISSING:
-        return RunTimeNumber(id, [args[0]])
-    if args[0].source is not None and not args[0].is_constant:
-        tx.guards.add(args[0].source, "is", obj)
+        return RunTimeNumber(id, [value])
+    if value.source is not None and not value.is_constant:
+        tx.guards.add(value.source, "is", obj)
     return constant(id(obj))
 
 
 @rule(hash)
-def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if isinstance(args[0], ObjectValue):
-        method = args[0].special(tx, "__hash__")
+def _hash(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
+    if isinstance(value, ObjectValue):
+        method = value.special(tx, "__hash__")
         if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
             return method.call(tx, [], {})
-    plain = plain_value(args[0])
-    if plain is not None and args[0].python_type().__hash__ is plain.python_type().__hash__:
+    plain = plain_value(value)
+    if plain is not None and value.python_type().__hash__ is plain.python_type().__hash__:
         is_nan = isinstance(plain, ConstantValue) and plain.is_nan
-        return _default_hash(tx, args[0]) if is_nan else _hash(tx, [plain], {})
-    if args[0].is_constant or isinstance(args[0], SymbolicNumberValue):
-        return constant(evaluate(tx, lambda: hash(args[0].constant())))
-    if isinstance(args[0], TupleValue):
-        key = args[0].dict_key(tx)
+        return _default_hash(tx, value) if is_nan else _hash(tx, plain)
+    if value.is_constant or isinstance(value, SymbolicNumberValue):
+        return constant(evaluate(tx, lambda: hash(value.constant())))
+    if isinstance(value, TupleValue):
+        key = value.dict_key(tx)
         if not has_real_hash(key):
-            raise graph_break("unknown-operation", f"hash of {args[0]!r}")
+            raise graph_break("unknown-operation", f"hash of {value!r}")
         return constant(hash(key))
     inherited: Any = object.__hash__
-    if args[0].python_type().__hash__ is not inherited:
-        raise graph_break("unknown-operation", f"hash of {args[0]!r}")
-    return _default_hash(tx, args[0])
+    if value.python_type().__hash__ is not inherited:
+        raise graph_break("unknown-operation", f"hash of {value!r}")
+    return _default_hash(tx, value)
 
 
 def _default_hash(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     """`object.__hash__`"""
     if value.real() is MISSING:
         return RunTimeNumber(object.__hash__, [value])
-    _id(tx, [value], {})
+    _id(tx, value)
     return constant(object.__hash__(value.real()))
 
 
 @rule(vars)
-def _vars(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if not args:
-        return _locals(tx, args, kwargs)
-    found = attribute_or_none(tx, args[0], "__dict__")
+def _vars(tx: Interpreter, owner: SymbolicValue | None = None, /) -> SymbolicValue:
+    if owner is None:
+        return _locals(tx)
+    found = attribute_or_none(tx, owner, "__dict__")
     if found is None:
         raise tx.error(TypeError, "vars() argument must have __dict__ attribute")
     return found
 
 
 @rule(locals)
-def _locals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _locals(tx: Interpreter) -> SymbolicValue:
     frame = tx.frame
     assert frame is not None
     found = DictValue()
@@ -219,10 +229,10 @@ def _locals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(dir)
-def _dir(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if args:
-        return _names_of(tx, args[0])
-    names = _locals(tx, args, kwargs)
+def _dir(tx: Interpreter, owner: SymbolicValue | None = None, /) -> SymbolicValue:
+    if owner is not None:
+        return _names_of(tx, owner)
+    names = _locals(tx)
     assert isinstance(names, DictValue)
     return ListValue([constant(name) for name in sorted(names.complete(tx))])
 
@@ -251,32 +261,36 @@ def _class_names(tx: Interpreter, cls: type) -> set[str]:
 
 
 @rule(globals)
-def _globals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _globals(tx: Interpreter) -> SymbolicValue:
     assert tx.frame is not None
     return tx.frame.globals
 
 
 def _test(function: Any, answer: Callable[..., bool]) -> None:
     """The rule of a function that tests its arguments."""
-    rule(function)(lambda tx, args, kwargs: boolean(answer(tx, *args)))
+
+    @rule(function)
+    @functools.wraps(answer)
+    def handler(tx: Interpreter, *args: SymbolicValue) -> SymbolicValue:
+        return boolean(answer(tx, *args))
 
 
-_test(all, lambda tx, items: all(item.truth(tx) for item in items.iterate(tx)))
-_test(any, lambda tx, items: any(item.truth(tx) for item in items.iterate(tx)))
-_test(operator.not_, lambda tx, value: not value.truth(tx))
-_test(operator.truth, lambda tx, value: value.truth(tx))
-_test(operator.is_, lambda tx, a, b: tx.same(a, b))
-_test(operator.is_not, lambda tx, a, b: not tx.same(a, b))
-_test(operator.contains, lambda tx, owner, item: owner.contains(tx, item))
+_test(all, lambda tx, items, /: all(item.truth(tx) for item in items.iterate(tx)))
+_test(any, lambda tx, items, /: any(item.truth(tx) for item in items.iterate(tx)))
+_test(operator.not_, lambda tx, value, /: not value.truth(tx))
+_test(operator.truth, lambda tx, value, /: value.truth(tx))
+_test(operator.is_, lambda tx, a, b, /: tx.same(a, b))
+_test(operator.is_not, lambda tx, a, b, /: not tx.same(a, b))
+_test(operator.contains, lambda tx, owner, item, /: owner.contains(tx, item))
 
 
 @rule(sum)
-def _sum(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    total = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
-    if issubclass(total.python_type(), (str, bytes, bytearray)):
-        raise graph_break("unknown-operation", f"a sum that starts with {total!r}")
+def _sum(tx: Interpreter, iterable: SymbolicValue, /, start: SymbolicValue = ZERO) -> SymbolicValue:
+    if issubclass(start.python_type(), (str, bytes, bytearray)):
+        raise graph_break("unknown-operation", f"a sum that starts with {start!r}")
+    total = start
     numbers: list[Any] = []  # from 3.12 on, Python sums floats with compensation
-    items: Iterator[SymbolicValue] = iter(args[0].iterate(tx))
+    items: Iterator[SymbolicValue] = iter(iterable.iterate(tx))
     if _is_number(total):
         for item in items:
             if not _is_number(item):
@@ -294,95 +308,98 @@ def _is_number(value: SymbolicValue) -> bool:
 
 
 @rule(math.prod)
-def _product(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    first = kwargs.get("start", constant(1))
-    return functools.reduce(functools.partial(tx.binary, "mul"), args[0].iterate(tx), first)
+def _product(tx: Interpreter, iterable: SymbolicValue, /, *, start: SymbolicValue = ONE
+             ) -> SymbolicValue:
+    return functools.reduce(functools.partial(tx.binary, "mul"), iterable.iterate(tx), start)
 
 
-def _extreme(function: Any, op: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        items = list(args[0].iterate(tx)) if len(args) == 1 else args
+def _extreme(function: Any, op: str) -> None:
+    @rule(function)
+    def handler(tx: Interpreter, first: SymbolicValue, /, *more: SymbolicValue,
+                key: SymbolicValue = NONE, default: SymbolicValue | None = None) -> SymbolicValue:
+        items = [first, *more] if more else list(first.iterate(tx))
         if not items:
-            if "default" in kwargs:
-                return kwargs["default"]
+            if default is not None:
+                return default
             evaluate(tx, lambda: function(()))  # raises
-        key = kwargs.get("key")
-        plain = key is None or is_none(key)
+        plain = is_none(key)
         symbolic = extreme_number(tx, op, items) if plain else None
         if symbolic is not None:
             return symbolic
         best = items[0]
-        best_key = best if plain else tx.call(key, [best])  # type: ignore[arg-type]
+        best_key = best if plain else tx.call(key, [best])
         for item in items[1:]:
-            item_key = item if plain else tx.call(key, [item])  # type: ignore[arg-type]
+            item_key = item if plain else tx.call(key, [item])
             if tx.binary(op, item_key, best_key).truth(tx):
                 best, best_key = item, item_key
         return best
 
-    return handler
 
-
-rule(max)(_extreme(max, "gt"))
-rule(min)(_extreme(min, "lt"))
+_extreme(max, "gt")
+_extreme(min, "lt")
 
 
 @rule(sorted)
-def _sorted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return ListValue(sort_values(tx, tx.to_list(args[0]), kwargs))
+def _sorted(tx: Interpreter, iterable: SymbolicValue, /, *, key: SymbolicValue = NONE,
+            reverse: SymbolicValue = FALSE) -> SymbolicValue:
+    return ListValue(sort_values(tx, tx.to_list(iterable), key, reverse))
 
 
 @rule(abs)
-def _abs(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if isinstance(args[0], TensorValue):
-        return record(tx, abs, args)
-    if args[0].is_constant:
-        return constant(evaluate(tx, lambda: abs(args[0].constant())))
-    require_special(tx, args[0], "__abs__")
-    return args[0].method(tx, "__abs__", [], {})
+def _abs(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
+    if isinstance(value, TensorValue):
+        return record(tx, abs, [value])
+    if value.is_constant:
+        return constant(evaluate(tx, lambda: abs(value.constant())))
+    require_special(tx, value, "__abs__")
+    return value.method(tx, "__abs__", [], {})
 
 
 @rule(round)
-def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if isinstance(args[0], SymbolicNumberValue) and not kwargs:
-        return args[0].method(tx, "__round__", args[1:], {})
-    made = evaluate_call(tx, round, args, {})
-    if made is MISSING:
-        if not hasattr(args[0].python_type(), "__round__"):
-            raise graph_break("unknown-operation", f"round of {args[0]!r}")
-        return args[0].method(tx, "__round__", args[1:], kwargs)
-    return constant(made)
+def _round(tx: Interpreter, number: SymbolicValue, ndigits: SymbolicValue | None = None
+           ) -> SymbolicValue:
+    digits = [] if ndigits is None else [ndigits]
+    if isinstance(number, SymbolicNumberValue):
+        return number.method(tx, "__round__", digits, {})
+    rounded = evaluate_call(tx, round, [number, *digits], {})
+    if rounded is MISSING:
+        if not hasattr(number.python_type(), "__round__"):
+            raise graph_break("unknown-operation", f"round of {number!r}")
+        return number.method(tx, "__round__", digits, {})
+    return constant(rounded)
 
 
 @rule(divmod)
-def _divmod(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    numbers = [operand(arg) for arg in args]
-    if any(isinstance(arg, ObjectValue) for arg in args):
-        return tx.binary("divmod", *args)
-    if any(map(numpy_kind, args)) or all(arg.is_constant for arg in args):
-        number, divisor = (arg.constant() for arg in args)
-        return tx.wrap_new(evaluate(tx, lambda: divmod(number, divisor)))
+def _divmod(tx: Interpreter, number: SymbolicValue, divisor: SymbolicValue, /) -> SymbolicValue:
+    pair = (number, divisor)
+    numbers = [operand(value) for value in pair]
+    if any(isinstance(value, ObjectValue) for value in pair):
+        return tx.binary("divmod", number, divisor)
+    if any(map(numpy_kind, pair)) or all(value.is_constant for value in pair):
+        return tx.wrap_new(evaluate(tx, lambda: divmod(number.constant(), divisor.constant())))
     if None in numbers:
-        raise graph_break("unknown-operation", f"divmod of {args[0]!r} and {args[1]!r}")
+        raise graph_break("unknown-operation", f"divmod of {number!r} and {divisor!r}")
     check_divisor(tx, "divmod", *numbers)
-    return TupleValue([tx.binary("floordiv", *args), tx.binary("mod", *args)])
+    return TupleValue([tx.binary(op, number, divisor) for op in ("floordiv", "mod")])
 
 
 @rule(pow)
-def _pow(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) == 2:
-        return tx.binary("pow", *args)
-    if isinstance(args[0], ObjectValue):
-        return args[0].method(tx, "__pow__", args[1:], {})
-    return constant(evaluate(tx, lambda: pow(*(a.constant() for a in args))))
+def _pow(tx: Interpreter, base: SymbolicValue, exp: SymbolicValue, mod: SymbolicValue | None = None
+         ) -> SymbolicValue:
+    if mod is None:
+        return tx.binary("pow", base, exp)
+    if isinstance(base, ObjectValue):
+        return base.method(tx, "__pow__", [exp, mod], {})
+    return constant(evaluate(tx, lambda: pow(base.constant(), exp.constant(), mod.constant())))
 
 
 def _importing(function: Callable[[str], Any]) -> None:
     """The rule of a function that imports; it returns a module that is loaded already."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        name = args[0].constant() if len(args) == 1 and args[0].is_constant else None
-        if kwargs or type(name) is not str or name not in sys.modules:
+    def handler(tx: Interpreter, module: SymbolicValue, /) -> SymbolicValue:
+        name = module.constant() if module.is_constant else None
+        if type(name) is not str or name not in sys.modules:
             raise graph_break("unknown-c-function", "an import")
         return tx.wrap_fixed(function(name), name)
 
@@ -392,26 +409,26 @@ _importing(importlib.import_module)
 
 
 @rule(ascii)
-def _ascii(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    text = _repr(tx, args, kwargs)
+def _ascii(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
+    text = _repr(tx, value)
     return constant(text.constant().encode("ascii", "backslashreplace").decode("ascii"))
 
 
 @rule(repr)
-def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    text = format_symbolic(tx, repr, args[0])
+def _repr(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
+    text = format_symbolic(tx, repr, value)
     if text is not None:
         return text
-    obj = python_object(tx, args[0])
+    obj = python_object(tx, value)
     if obj is not MISSING:
         return constant_text(tx, repr, obj)
-    if isinstance(args[0], ObjectValue):
-        method = args[0].special(tx, "__repr__")
+    if isinstance(value, ObjectValue):
+        method = value.special(tx, "__repr__")
         if isinstance(method, BoundMethodValue) and _is_known(method):
             return checked_text(tx, "__repr__", method.call(tx, [], {}))
-    if isinstance(args[0], TensorValue):
-        return args[0].text(tx, repr)
-    return _text_of_named(tx, args[0]) or _container_text(tx, args[0])
+    if isinstance(value, TensorValue):
+        return value.text(tx, repr)
+    return _text_of_named(tx, value) or _container_text(tx, value)
 
 
 def _text_of_named(tx: Interpreter, value: SymbolicValue) -> SymbolicValue | None:
@@ -473,17 +490,20 @@ def _container_text(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 
 
 def _text(tx: Interpreter, value: SymbolicValue) -> str:
-    text = _repr(tx, [tx.force(value)], {})
+    text = _repr(tx, tx.force(value))
     return python_object(tx, text)  # type: ignore[no-any-return]
 
 
+_NO_SPEC: Final = constant("")
+
+
 @rule(format)
-def _format(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    spec = args[1] if len(args) > 1 else constant("")
+def _format(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue = _NO_SPEC, /
+            ) -> SymbolicValue:
     if not issubclass(spec.python_type(), str):
         kind = "None" if is_none(spec) else spec.python_type().__name__
         raise tx.error(TypeError, f"format() argument 2 must be str, not {kind}")
-    return format_value(tx, args[0], spec)
+    return format_value(tx, value, spec)
 
 
 def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> SymbolicValue:
@@ -516,8 +536,7 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
 
 def _unary(function: Any, method: str) -> None:
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        value = args[0]
+    def handler(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
         if value.is_constant:
             return tx.wrap_new(evaluate(tx, lambda: function(value.constant())))
         if isinstance(value, TensorValue):
@@ -533,8 +552,8 @@ _unary(operator.invert, "__invert__")
 
 def _binary_rule(op: str) -> None:
     @rule(getattr(operator, op))
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.binary(op, args[0], args[1])
+    def handler(tx: Interpreter, left: SymbolicValue, right: SymbolicValue, /) -> SymbolicValue:
+        return tx.binary(op, left, right)
 
 
 for _op in (*ARITHMETIC, *COMPARISONS, *IN_PLACE):
@@ -542,25 +561,26 @@ for _op in (*ARITHMETIC, *COMPARISONS, *IN_PLACE):
 
 
 @rule(operator.getitem)
-def _getitem(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return args[0].getitem(tx, args[1])
+def _getitem(tx: Interpreter, owner: SymbolicValue, key: SymbolicValue, /) -> SymbolicValue:
+    return owner.getitem(tx, key)
 
 
 @rule(operator.setitem)
-def _setitem(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    args[0].setitem(tx, args[1], args[2])
+def _setitem(tx: Interpreter, owner: SymbolicValue, key: SymbolicValue, value: SymbolicValue, /
+             ) -> SymbolicValue:
+    owner.setitem(tx, key, value)
     return NONE
 
 
 @rule(operator.index)
-def _index(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if args[0].is_constant:
-        return constant(evaluate(tx, lambda: operator.index(args[0].constant())))
-    plain = plain_value(args[0])
+def _index(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
+    if value.is_constant:
+        return constant(evaluate(tx, lambda: operator.index(value.constant())))
+    plain = plain_value(value)
     if plain is not None and issubclass(plain.python_type(), int):
         return plain  # whatever its class defines
-    require_special(tx, args[0], "__index__")
-    made = tx.force(args[0].method(tx, "__index__", [], {}))
+    require_special(tx, value, "__index__")
+    made = tx.force(value.method(tx, "__index__", [], {}))
     kind = made.python_type()
     if not issubclass(kind, int):
         raise tx.error(TypeError, f"__index__ returned non-int (type {kind.__name__})")
@@ -570,35 +590,34 @@ def _index(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(functools.reduce)
-def _reduce(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    items = tx.unpack(args[1])
-    if len(args) > 2:
-        items.insert(0, args[2])
+def _reduce(tx: Interpreter, function: SymbolicValue, iterable: SymbolicValue,
+            initial: SymbolicValue | None = None, /) -> SymbolicValue:
+    items = tx.unpack(iterable)
+    if initial is not None:
+        items.insert(0, initial)
     if not items:
         raise tx.error(TypeError, "reduce() of empty iterable with no initial value")
     total = items[0]
     for item in items[1:]:
-        total = tx.call(args[0], [total, item])
+        total = tx.call(function, [total, item])
     return total
 
 
 # -- methods of object ----------------------------------------------------------------------------
 
 
-_object_method = registrar(OBJECT_METHODS)
-
-
-@_object_method("__setattr__")
-def _object_setattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    target = args[0]
+@object_method("__setattr__")
+def _object_setattr(tx: Interpreter, target: SymbolicValue, name: SymbolicValue,
+                    value: SymbolicValue, /) -> SymbolicValue:
     setter = target.generic_setattr if isinstance(target, ObjectValue) else target.setattr
-    setter(tx, args[1].constant(), args[2])
+    setter(tx, name.constant(), value)
     return NONE
 
 
-@_object_method("__getattribute__")
-def _object_getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    target, name = args[0], args[1].constant()
+@object_method("__getattribute__")
+def _object_getattr(tx: Interpreter, target: SymbolicValue, attribute: SymbolicValue, /
+                    ) -> SymbolicValue:
+    name = attribute.constant()
     if not isinstance(target, ObjectValue):
         return read_attribute(tx, target, name)
     try:
@@ -608,89 +627,79 @@ def _object_getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValu
         raise
 
 
-@_object_method("__delattr__")
-def _object_delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    target = args[0]
+@object_method("__delattr__")
+def _object_delattr(tx: Interpreter, target: SymbolicValue, name: SymbolicValue, /
+                    ) -> SymbolicValue:
     if not isinstance(target, ObjectValue):
         raise graph_break("unknown-operation", f"object.__delattr__ of {target!r}")
-    target.generic_delattr(tx, args[1].constant())
+    target.generic_delattr(tx, name.constant())
     return NONE
 
 
-@_object_method("__init__")
-def _object_init(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) > 1 or kwargs:
-        no_arguments_for_init(tx, args[0].python_type())
+@object_method("__init__")
+def _object_init(tx: Interpreter, target: SymbolicValue, /, *args: SymbolicValue,
+                 **kwargs: SymbolicValue) -> SymbolicValue:
+    if args or kwargs:
+        no_arguments_for_init(tx, target.python_type())
     return NONE
 
 
-@_object_method("__init_subclass__")
-def _object_init_subclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) > 1 or kwargs:
-        raise graph_break("unknown-c-function", "arguments of object.__init_subclass__")
-    return NONE
+@object_method("__eq__")
+def _object_eq(tx: Interpreter, left: SymbolicValue, right: SymbolicValue, /) -> SymbolicValue:
+    return boolean(True) if left is right else ConstantValue(NotImplemented)
 
 
-@_object_method("__eq__")
-def _object_eq(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(True) if args[0] is args[1] else ConstantValue(NotImplemented)
-
-
-@_object_method("__ne__")
-def _object_ne(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    equal = args[0].method(tx, "__eq__", args[1:], {})
+@object_method("__ne__")
+def _object_ne(tx: Interpreter, left: SymbolicValue, right: SymbolicValue, /) -> SymbolicValue:
+    equal = left.method(tx, "__eq__", [right], {})
     if equal.is_constant and equal.constant() is NotImplemented:
         return equal
     return boolean(not equal.truth(tx))
 
 
-@_object_method("__lt__")
-@_object_method("__le__")
-@_object_method("__gt__")
-@_object_method("__ge__")
-def _object_order(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@object_method("__lt__", "__le__", "__gt__", "__ge__")
+def _object_order(tx: Interpreter, left: SymbolicValue, right: SymbolicValue, /) -> SymbolicValue:
     return ConstantValue(NotImplemented)
 
 
-@_object_method("__str__")
-def _object_str(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.call_python(repr, args)
+@object_method("__str__")
+def _object_str(tx: Interpreter, target: SymbolicValue, /) -> SymbolicValue:
+    return tx.call_python(repr, [target])
 
 
-@_object_method("__hash__")
-def _object_hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return _default_hash(tx, args[0])
+@object_method("__hash__")
+def _object_hash(tx: Interpreter, target: SymbolicValue, /) -> SymbolicValue:
+    return _default_hash(tx, target)
 
 
-def _call_by_name(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@method_rule((types.FunctionType, "__call__"), (types.MethodType, "__call__"))
+def _call_by_name(tx: Interpreter, function: SymbolicValue, /, *args: SymbolicValue,
+                  **kwargs: SymbolicValue) -> SymbolicValue:
     """`function.__call__(...)`"""
-    return args[0].call(tx, args[1:], kwargs)
+    return function.call(tx, [*args], kwargs)
 
 
-def _compare_methods(op: str) -> Any:
-    def compare(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        result: SymbolicValue | None = args[0].binary(tx, op, args[1], False)
+def _compare_methods(op: str) -> None:
+    @method_rule((types.MethodType, method_name(op)))
+    def compare(tx: Interpreter, left: SymbolicValue, right: SymbolicValue, /) -> SymbolicValue:
+        result: SymbolicValue | None = left.binary(tx, op, right, False)
         return ConstantValue(NotImplemented) if result is None else result
 
-    return compare
 
-
-for _kind in (types.FunctionType, types.MethodType):
-    EXTERNAL_METHODS[(_kind, "__call__")] = _call_by_name
 for _op in COMPARISONS:
-    EXTERNAL_METHODS[(types.MethodType, method_name(_op))] = _compare_methods(_op)
+    _compare_methods(_op)
 
 
 @rule(object.__new__)
-def _object_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if not args:
-        raise tx.error(TypeError, "object.__new__(): not enough arguments")
-    cls = args[0].constant()
-    if len(args) > 1 or kwargs:
+def _object_new(tx: Interpreter, owner: SymbolicValue, /, *args: SymbolicValue,
+                **kwargs: SymbolicValue) -> SymbolicValue:
+    cls = owner.constant()
+    if args or kwargs:
         no_arguments_for_new(tx, cls)
-    return make_instance(tx, cls, args[1:])
+    return make_instance(tx, cls, [*args])
 
 
 @rule(dict.__new__, list.__new__, set.__new__)
-def _container_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return make_instance(tx, args[0].constant(), args[1:])
+def _container_new(tx: Interpreter, cls: SymbolicValue, /, *args: SymbolicValue,
+                   **kwargs: SymbolicValue) -> SymbolicValue:
+    return make_instance(tx, cls.constant(), [*args])

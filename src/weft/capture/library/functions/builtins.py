@@ -19,7 +19,6 @@ from weft._torch import (
     flex_attention_operator,
     while_loop_operator,
 )
-from weft.capture.core.arities import fits
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import GraphBreak, graph_break
 from weft.capture.core.constant import (
@@ -34,6 +33,7 @@ from weft.capture.core.declared import Declared
 from weft.capture.core.methods import ContainerMethods
 from weft.capture.core.operator_names import COMPARISONS, OPERATOR_METHODS
 from weft.capture.core.registry import wraps
+from weft.capture.core.rules import Rule, rules
 from weft.capture.core.source import Source
 from weft.capture.library.classes.attributes import type_lookup
 from weft.capture.library.classes.unknown import is_plain_method
@@ -144,7 +144,7 @@ class BuiltinValue(SymbolicValue):
         name = self.function.__name__
         special = EXTERNAL_METHODS.get((value.python_type(), name))
         if special is not None:
-            return special(tx, [value, *args], kwargs)  # type: ignore[no-any-return]
+            return special.call((tx,), [value, *args], kwargs)
         if type(value).method is not SymbolicValue.method:
             return value.method(tx, name, args, kwargs)
         found = None if isinstance(value, BuiltinValue) else value.getattr(tx, name)
@@ -158,7 +158,7 @@ class BuiltinValue(SymbolicValue):
         name = self.function.__name__
         target = args[0]
         if owner is object and name in OBJECT_METHODS:
-            return OBJECT_METHODS[name](tx, args, kwargs)  # type: ignore[no-any-return]
+            return OBJECT_METHODS[name].call((tx,), args, kwargs)
         if owner is dict and name in _CHANGES and issubclass(target.python_type(), OrderedDict):
             raise graph_break("unknown-operation", f"dict.{name} of an OrderedDict")
         if owner is tuple and name in vars(torch.Size) and any(
@@ -185,14 +185,12 @@ class BuiltinValue(SymbolicValue):
             return target.method(tx, name, args[1:], kwargs)
         special = EXTERNAL_METHODS.get((owner, name))
         if special is not None:
-            return special(tx, args, kwargs)  # type: ignore[no-any-return]
+            return special.call((tx,), args, kwargs)
         raise graph_break("unknown-c-function", f"{owner.__name__}.{name} on {target!r}")
 
-    def _by_rule(self, own: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if not fits(self.function, len(args), kwargs):
-            raise graph_break("unknown-c-function", f"{self!r} with {len(args)} arguments")
+    def _by_rule(self, own: Rule, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         try:
-            return own(tx, args, kwargs)  # type: ignore[no-any-return]
+            return own.call((tx,), args, kwargs)
         except (IndexError, TypeError, KeyError) as error:
             detail = f"{self!r} with {len(args)} arguments: {error}"
             raise graph_break("unknown-c-function", detail) from error
@@ -248,11 +246,15 @@ _CHANGES: Final = frozenset({"__delitem__", "__setitem__", "clear", "pop", "popi
                              "update"})
 """Methods of dict that bypass an OrderedDict's order."""
 
-OBJECT_METHODS: dict[str, Any] = {}
-"""Methods of `object`: name -> rule(tx, [self, *args], kwargs)."""
+OBJECT_METHODS: dict[str, Rule] = {}
+"""The rules of the methods of `object`, which take it first, by name."""
 
-EXTERNAL_METHODS: dict[tuple[type, str], Any] = {}
-"""Methods of other C types: (type, name) -> rule(tx, [self, *args], kwargs)."""
+object_method = rules(OBJECT_METHODS)
+
+EXTERNAL_METHODS: dict[tuple[type, str], Rule] = {}
+"""The same of methods of other C types, by type and name."""
+
+method_rule = rules(EXTERNAL_METHODS)
 
 
 def is_ruled_class_method(attribute: Any) -> bool:

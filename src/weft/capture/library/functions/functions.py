@@ -4,7 +4,7 @@ Place in the pipeline: a value family. Functions from outside and functions made
 class; functions with a rule of their own are in `RULES` (see `weft.capture.library`)::
 
     @rule(torch.is_grad_enabled)
-    def _(tx, args, kwargs): ...
+    def _(tx): ...
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import GraphBreak, graph_break
 from weft.capture.core.cell import CellValue
-from weft.capture.core.constant import ConstantValue, constant, evaluate, is_none
+from weft.capture.core.constant import NONE, ConstantValue, constant, evaluate, is_none
 from weft.capture.core.declared import Declared
 from weft.capture.core.frame import Frame
-from weft.capture.core.methods import BoundBuiltin
+from weft.capture.core.methods import BoundBuiltin, RuledCallable
 from weft.capture.core.registry import wraps
+from weft.capture.core.rules import F, Rule, RuleFunction
 from weft.capture.core.skips import is_library_code
 from weft.capture.core.source import Source
 from weft.capture.library.containers.mapping import DictValue, dictionary_of
@@ -32,8 +33,6 @@ from weft.quoting import assignment, keyword, literal
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
-
-Rule = Callable[["Interpreter", Args, Kwargs], SymbolicValue]
 
 RULES: dict[int, tuple[Any, Rule]] = {}
 """Callables with a rule of their own, by id (the object is kept alive beside it)."""
@@ -58,35 +57,38 @@ _OWN: Final = frozenset(name for name, attribute in vars(types.FunctionType).ite
 
 _TYPE_OF: Final = {"__name__": str, "__qualname__": str, "__type_params__": tuple}
 
-MARKED: list[Callable[[Any], Rule | None]] = []
+MARKED: list[Callable[[Any], RuleFunction | None]] = []
 """Functions that return the rule of a marked function: not to be captured, one operation, ..."""
 
 MARKED_METHODS: list[Callable[[types.MethodType, Source], SymbolicValue | None]] = []
 """Functions that return the value of a bound method that is itself marked, not its function."""
 
-MARKED_INSIDE: dict[str, Callable[[FunctionValue], Rule]] = {}
+MARKED_INSIDE: dict[str, Callable[[FunctionValue], RuleFunction]] = {}
 """By attribute: the rule of a function on which the interpreted program has set it to True."""
 
 
-def rule(*functions: Any) -> Callable[[Rule], Rule]:
+def rule(*functions: Any) -> Callable[[F], F]:
     """Register what a call of these functions does."""
 
-    def register(handler: Rule) -> Rule:
+    def register(handler: F) -> F:
         for function in functions:
+            name = getattr(function, "__qualname__", None) or repr(function)
+            own = Rule(handler, name, of=function)
             if isinstance(getattr(function, "__self__", None), type):
-                CLASS_METHOD_RULES[(function.__self__, function.__name__)] = handler
+                CLASS_METHOD_RULES[(function.__self__, function.__name__)] = own
             else:
-                RULES[id(function)] = (function, handler)
+                RULES[id(function)] = (function, own)
         return handler
 
     return register
 
 
-def python_rule(function: Any) -> Rule:
+def python_rule(function: Any) -> RuleFunction:
     """The rule that calls this Python function instead, which is interpreted like a program's."""
 
-    def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.call_python(function, args, kwargs)
+    def interpret(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                  ) -> SymbolicValue:
+        return tx.call_python(function, [*args], kwargs)
 
     return interpret
 
@@ -157,17 +159,17 @@ class FunctionValue(SymbolicValue):
             own = RULES.get(id(self.original))
             if own is not None:
                 tx.direct_call = False
-                return own[1](tx, args, kwargs)
+                return own[1].call((tx,), args, kwargs)
             for rule_of_mark in MARKED:
                 marked = rule_of_mark(self.original)
                 if marked is not None:
                     tx.direct_call = False
-                    return marked(tx, args, kwargs)
+                    return marked(tx, *args, **kwargs)
         if self.attributes is not None:
             for name, rule_of_attribute in MARKED_INSIDE.items():
                 if self._is_marked(tx, name):
                     tx.direct_call = False
-                    return rule_of_attribute(self)(tx, args, kwargs)
+                    return rule_of_attribute(self)(tx, *args, **kwargs)
         return self.inline(tx, args, kwargs)
 
     def _is_marked(self, tx: Interpreter, name: str) -> bool:
@@ -401,7 +403,7 @@ _IS_REBOUND: Final = _METHOD.__get__(2)() == 2
 
 
 @final
-class MethodGetter(SymbolicValue):
+class MethodGetter(RuledCallable):
     """`__get__` of a function or a method."""
 
     __slots__ = ("function",)
@@ -410,14 +412,15 @@ class MethodGetter(SymbolicValue):
         super().__init__()
         self.function = function
 
-    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___call__(self, tx: Interpreter, instance: SymbolicValue, owner: SymbolicValue = NONE, /
+                   ) -> SymbolicValue:
         if isinstance(self.function, BoundMethodValue):
             return self.function
-        if is_none(args[0]):
-            if len(args) == 1 or is_none(args[1]):
+        if is_none(instance):
+            if is_none(owner):
                 raise graph_break("unknown-operation", "__get__ of no object and no class")
             return self.function
-        return BoundMethodValue(args[0], self.function)
+        return BoundMethodValue(instance, self.function)
 
 
 @final

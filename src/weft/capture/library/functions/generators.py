@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.bytecode.continuation import resume_generator
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, stack_arguments, stack_kinds
+from weft.capture.core.base import Args, SymbolicValue, stack_arguments, stack_kinds
 from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.constant import NONE, is_none
 from weft.capture.core.frame import Frame
@@ -29,7 +29,7 @@ from weft.capture.library.exceptions.exceptions import (
     new_exception,
     stop_iteration_error,
 )
-from weft.capture.library.functions.builtins import EXTERNAL_METHODS
+from weft.capture.library.functions.builtins import method_rule
 from weft.capture.library.functions.functions import FunctionValue, make_generator
 from weft.quoting import assignment, literal
 
@@ -274,19 +274,20 @@ class GeneratorValue(MethodTable):
         values = [] if is_none(self.result) else [self.result]
         raise ObservedException(new_exception(StopIteration, values))
 
-    def m___next__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___next__(self, tx: Interpreter) -> SymbolicValue:
         return self.or_stop(self.next(tx))
 
-    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___iter__(self, tx: Interpreter) -> SymbolicValue:
         return self
 
-    def m_send(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.or_stop(self.resume(tx, args[0]))
+    def m_send(self, tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
+        return self.or_stop(self.resume(tx, value))
 
-    def m_throw(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.or_stop(self.throw(tx, ObservedException(_thrown(tx, args))))
+    def m_throw(self, tx: Interpreter, error: SymbolicValue, /, *more: SymbolicValue
+                ) -> SymbolicValue:
+        return self.or_stop(self.throw(tx, ObservedException(_thrown(tx, [error, *more]))))
 
-    def m_close(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_close(self, tx: Interpreter) -> SymbolicValue:
         if self.done or not self.started:
             self.done = True
             return NONE
@@ -384,9 +385,7 @@ def _empty_generator() -> Iterator[Any]:
 make_generator.define(GeneratorValue)
 
 
-def _itself(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@method_rule((types.GeneratorType, "__iter__"))
+def _itself(tx: Interpreter, generator: SymbolicValue, /) -> SymbolicValue:
     """`iter(generator)` of a generator from outside."""
-    return args[0]
-
-
-EXTERNAL_METHODS[types.GeneratorType, "__iter__"] = _itself
+    return generator

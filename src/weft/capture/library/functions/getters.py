@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.core.methods import RuledCallable
 from weft.capture.core.registry import wraps
 from weft.capture.core.source import Source
 from weft.capture.library.classes.classes import constructor
@@ -38,7 +39,7 @@ _READERS: Final[dict[type, Callable[[Any, SymbolicValue, SymbolicValue], Symboli
 
 
 @final
-class GetterValue(SymbolicValue):
+class GetterValue(RuledCallable):
     """`itemgetter(*args)`, `attrgetter(*args)` or `methodcaller(*args, **kwargs)`."""
 
     __slots__ = ("args", "kind", "kwargs", "original")
@@ -53,15 +54,12 @@ class GetterValue(SymbolicValue):
         self.kwargs = kwargs
         self.original = original
 
-    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if len(args) != 1 or kwargs:
-            text = f"{self.kind.__name__} expected 1 argument, got {len(args) + len(kwargs)}"
-            raise tx.error(TypeError, text)
+    def m___call__(self, tx: Interpreter, target: SymbolicValue, /) -> SymbolicValue:
         read = _READERS.get(self.kind)
         if read is None:
-            return args[0].method(tx, self.args[0].constant(), self.args[1:], self.kwargs)
-        found = [read(tx, args[0], key) for key in self.args]
-        return found[0] if len(found) == 1 else TupleValue(found)
+            return target.method(tx, self.args[0].constant(), self.args[1:], self.kwargs)
+        parts = [read(tx, target, key) for key in self.args]
+        return parts[0] if len(parts) == 1 else TupleValue(parts)
 
     def rebuild(self, emit: Emitter) -> str:
         parts = [emit.value(arg) for arg in self.args]
@@ -73,10 +71,9 @@ _KINDS: Final = (operator.itemgetter, operator.attrgetter, operator.methodcaller
 
 
 @constructor(*_KINDS)
-def _make_getter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if not args:
-        raise tx.error(TypeError, f"{cls.__name__} expected at least 1 argument, got 0")
-    return GetterValue(cls, args, kwargs)
+def _make_getter(tx: Interpreter, cls: type, first: SymbolicValue, /, *args: SymbolicValue,
+                 **kwargs: SymbolicValue) -> SymbolicValue:
+    return GetterValue(cls, [first, *args], kwargs)
 
 
 @wraps(*_KINDS)

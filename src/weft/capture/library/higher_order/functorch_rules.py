@@ -22,9 +22,10 @@ from weft._torch import (
     peek_interpreter_stack,
     set_forward_grad_enabled,
 )
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.core.base import MISSING, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE, boolean, constant, python_object
+from weft.capture.core.rules import breaking
 from weft.capture.library.containers.sequences import TupleValue
 from weft.capture.library.functions.functions import polyfill, rule
 from weft.capture.library.higher_order import functorch_polyfills
@@ -40,7 +41,7 @@ def _level(function: Any) -> None:
     node."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def handler(tx: Interpreter, *args: SymbolicValue) -> SymbolicValue:
         objects = [_plain_or_symbolic(tx, arg) for arg in args]
         if any(o is MISSING for o in objects):
             raise graph_break("state", f"{function.__name__} of values that are no constants")
@@ -65,7 +66,7 @@ _level(set_forward_grad_enabled)
 
 
 @rule(enter_dual_level)
-def _enter_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _enter_dual(tx: Interpreter) -> SymbolicValue:
     """Enter a level of torch.autograd.forward_ad; `tx.state` can leave it if capture stops
     inside."""
     tx.builder.effect(enter_dual_level, (), tx.stack())
@@ -74,11 +75,11 @@ def _enter_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(exit_dual_level)
-def _exit_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    level = kwargs["level"].constant()
-    tx.builder.effect(exit_dual_level, (), tx.stack(), {"level": level})
-    exit_dual_level(level=level)
-    tx.state.dual_levels.remove(level)
+def _exit_dual(tx: Interpreter, level: SymbolicValue) -> SymbolicValue:
+    number = level.constant()
+    tx.builder.effect(exit_dual_level, (), tx.stack(), {"level": number})
+    exit_dual_level(level=number)
+    tx.state.dual_levels.remove(number)
     return NONE
 
 
@@ -86,12 +87,13 @@ def _wrapping(function: Any) -> None:
     """The rule of a function that wraps or unwraps a tensor: a graph operation."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if not isinstance(args[0], TensorValue):
-            return args[0]
-        tensors = [arg for arg in args if isinstance(arg, TensorValue)]
+    def handler(tx: Interpreter, value: SymbolicValue, /, *others: SymbolicValue,
+                **named: SymbolicValue) -> SymbolicValue:
+        if not isinstance(value, TensorValue):
+            return value
+        tensors = [part for part in (value, *others) if isinstance(part, TensorValue)]
         tx.autograd.wrapped.update((id(tensor.example), tensor) for tensor in tensors)
-        return _as_object(tx, record(tx, function, args, kwargs))
+        return _as_object(tx, record(tx, function, [value, *others], named))
 
 
 def _as_object(tx: Interpreter, result: SymbolicValue) -> SymbolicValue:
@@ -116,10 +118,10 @@ def _question(function: Any) -> None:
     """The rule of a function that asks about wrappers: answered on fakes."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if args and not isinstance(args[0], TensorValue):
+    def handler(tx: Interpreter, *values: SymbolicValue) -> SymbolicValue:
+        if values and not isinstance(values[0], TensorValue):
             return boolean(False)
-        return constant(function(*(arg.fake(tx) for arg in args)))
+        return constant(function(*(value.fake(tx) for value in values)))
 
 
 for _name in ("is_batchedtensor", "is_gradtrackingtensor", "is_functorch_wrapped_tensor",
@@ -130,25 +132,22 @@ for _name in ("is_batchedtensor", "is_gradtrackingtensor", "is_functorch_wrapped
 
 
 @rule(peek_interpreter_stack)
-def _peek(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _peek(tx: Interpreter) -> SymbolicValue:
     if functorch.maybe_current_level() is None:
         return NONE
     raise graph_break("unknown-c-function", "peek_interpreter_stack under a transform")
 
 
 @rule(are_functorch_transforms_active)
-def _active(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _active(tx: Interpreter) -> SymbolicValue:
     return boolean(are_functorch_transforms_active())
 
 
-@rule(torch.func.linearize)
-def _linearize(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """`torch.func.linearize` makes a graph of its own: break."""
-    raise graph_break("transform", "torch.func.linearize")
+rule(torch.func.linearize)(breaking("transform", "torch.func.linearize"))
 
 
 @rule(lazy_load_decompositions)
-def _nothing(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _nothing(tx: Interpreter) -> SymbolicValue:
     lazy_load_decompositions()
     return NONE
 

@@ -23,7 +23,7 @@ from weft._torch import (
     while_loop,
     while_loop_operator,
 )
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import FALSE, NONE, is_none
 from weft.capture.core.graph import version_of
@@ -45,20 +45,21 @@ _CHECKPOINT = frozenset({"use_reentrant", "preserve_rng_state", "determinism_che
 
 
 @rule(checkpoint)
-def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _checkpoint(tx: Interpreter, function: SymbolicValue, /, *args: SymbolicValue,
+                **kwargs: SymbolicValue) -> SymbolicValue:
     """A checkpoint becomes one node, whose backward pass runs the subgraph again."""
     settings = {k: v for k, v in kwargs.items() if k in _CHECKPOINT}
     given = settings.get("use_reentrant", NONE)
     reentrant = is_none(given) or given.truth(tx)
     rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
     if not torch.is_grad_enabled():
-        return tx.call(args[0], args[1:], rest)
+        return tx.call(function, [*args], rest)
     before = _versions(tx)
-    body = capture_subgraph(tx, args[0], args[1:], rest, hides_grad_mode=reentrant)
+    body = capture_subgraph(tx, function, [*args], rest, hides_grad_mode=reentrant)
     if any(before.get(n, _version_before(n, v)) != v for n, v in _versions(tx).items()):
         raise graph_break("checkpoint", "a function that writes to outside tensors")
     if reentrant:
-        if not _same_gradients(args[1:], body.examples()):
+        if not _same_gradients(args, body.examples()):
             raise graph_break("checkpoint", "one with use_reentrant=True whose gradients differ")
         settings["use_reentrant"] = FALSE
     named = {k: _setting(tx, v) for k, v in settings.items()}
@@ -67,7 +68,7 @@ def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return body.result(tx, node)
 
 
-def _same_gradients(args: Args, results: Any) -> bool:
+def _same_gradients(args: Sequence[SymbolicValue], results: Any) -> bool:
     """Whether the reentrant form of checkpoint gives the same gradients as the other form.
 
     Its results all need gradients if an argument does, and none otherwise.
@@ -114,17 +115,20 @@ class _Held(torch.nn.Module):
         return self.function(*args)
 
 
-@rule(torch.cond, cond_operator)
-def _cond(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@rule(cond_operator)
+def _cond_operator(tx: Interpreter, pred: SymbolicValue, true_fn: SymbolicValue,
+                   false_fn: SymbolicValue, operands: SymbolicValue) -> SymbolicValue:
+    return _cond(tx, pred, true_fn, false_fn, operands)
+
+
+@rule(torch.cond)
+def _cond(tx: Interpreter, pred: SymbolicValue, true_fn: SymbolicValue, false_fn: SymbolicValue,
+          operands: SymbolicValue | None = None) -> SymbolicValue:
     """Both branches as subgraphs with the same inputs and the same kind of outputs."""
-    given = by_name(args, kwargs, "pred", "true_fn", "false_fn", "operands")
-    predicate = given["pred"]
-    operands = tx.unpack(given["operands"]) if "operands" in given else []
-    if not isinstance(predicate, TensorValue):
-        chosen = given["true_fn" if predicate.truth(tx) else "false_fn"]
-        return tx.call(chosen, operands, {})
-    branches = [capture_subgraph(tx, given[name], operands, {})
-                for name in ("true_fn", "false_fn")]
+    arguments = [] if operands is None else tx.unpack(operands)
+    if not isinstance(pred, TensorValue):
+        return tx.call(true_fn if pred.truth(tx) else false_fn, arguments, {})
+    branches = [capture_subgraph(tx, function, arguments, {}) for function in (true_fn, false_fn)]
     _check_alike(*branches)
     inputs = list(dict.fromkeys(node for body in branches for node in body.inputs))
     modules = []
@@ -132,7 +136,7 @@ def _cond(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         _take_inputs(body, inputs)
         modules.append(body.module_node(tx))
     node = tx.builder.call(
-        cond_operator, (predicate.proxy(tx), *modules, tuple(inputs)), {},
+        cond_operator, (pred.proxy(tx), *modules, tuple(inputs)), {},
         _of_either(branches[0].examples(), [n.meta["example_value"] for n in inputs]), tx.stack())
     return branches[0].result(tx, node)
 
@@ -184,16 +188,26 @@ def _take_inputs(body: Subgraph, inputs: list[Any], fresh: int = 0) -> None:
     body.module.recompile()
 
 
-@rule(while_loop, while_loop_operator)
-def _while_loop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@rule(while_loop_operator)
+def _while_loop_operator(
+    tx: Interpreter, cond_fn: SymbolicValue, body_fn: SymbolicValue, carried: SymbolicValue,
+    additional: SymbolicValue, /,
+) -> SymbolicValue:
+    if tx.unpack(additional):
+        raise graph_break("unknown-operation", "a while_loop with additional inputs")
+    return _while_loop(tx, cond_fn, body_fn, carried)
+
+
+@rule(while_loop)
+def _while_loop(tx: Interpreter, cond_fn: SymbolicValue, body_fn: SymbolicValue,
+                carried_inputs: SymbolicValue) -> SymbolicValue:
     """Condition and body as subgraphs of the carried tensors and of what else they use."""
-    given = by_name(args, kwargs, "cond_fn", "body_fn", "carried_inputs")
-    carried = tx.unpack(given["carried_inputs"])
+    carried = tx.unpack(carried_inputs)
     if torch.is_grad_enabled() and any(
             isinstance(v, TensorValue) and v.example.requires_grad for v in carried):
         raise graph_break("unknown-operation", "a while_loop that needs gradients")
-    parts = [capture_subgraph(tx, given[name], carried, {}, fresh=True)
-             for name in ("cond_fn", "body_fn")]
+    parts = [capture_subgraph(tx, function, carried, {}, fresh=True)
+             for function in (cond_fn, body_fn)]
     result = next(n for n in parts[0].module.graph.nodes if n.op == "output")
     result.args = (result.args[0][0],)  # the operator takes the condition itself
     kinds = [(e.shape, e.dtype) for e in parts[1].examples()]

@@ -25,6 +25,7 @@ from weft.capture.core.base import MISSING, Args, Kwargs, OutsideObject, Symboli
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE, ConstantValue, constant, evaluate_call, is_none
 from weft.capture.core.registry import wraps
+from weft.capture.core.rules import RuleFunction, breaking
 from weft.capture.core.source import Source
 from weft.capture.library.classes.classes import constructor
 from weft.capture.library.functions.functions import (
@@ -32,7 +33,6 @@ from weft.capture.library.functions.functions import (
     MARKED_INSIDE,
     MARKED_METHODS,
     FunctionValue,
-    Rule,
     inline,
     rule,
 )
@@ -66,41 +66,41 @@ _REFUSES_COMPILERS: Final = ("torch.distributed.nn.functional",)
 
 
 @rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
-def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _is_compiling(tx: Interpreter) -> SymbolicValue:
     home = tx.frame and tx.frame.globals.original.get("__name__")
     return constant(home not in _REFUSES_COMPILERS)
 
 
 @rule(region_call)
-def _call_region(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _call_region(tx: Interpreter, function: SymbolicValue, /, *args: SymbolicValue,
+                 **kwargs: SymbolicValue) -> SymbolicValue:
     """A nested_compile_region is inlined: equal kernels are compiled once in any case."""
-    return tx.call(args[0], args[1:], kwargs)
+    return tx.call(function, [*args], kwargs)
 
 
 @rule(call_scripted)
-def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _scripted(tx: Interpreter, scripted: SymbolicValue, /, *args: SymbolicValue,
+              **kwargs: SymbolicValue) -> SymbolicValue:
     """A function compiled by torch.jit is captured as the Python function that it was made from."""
-    function = args[0].real()
+    function = scripted.real()
     original = getattr(function, INLINED, None)
     if original is None:
         raise graph_break("unknown-c-function", f"a call of {function!r}")
     tx.modes.scripted += 1
     try:
-        return tx.wrap_fixed(original, "a scripted function").call(tx, args[1:], kwargs)
+        return tx.wrap_fixed(original, "a scripted function").call(tx, [*args], kwargs)
     finally:
         tx.modes.scripted -= 1
 
 
 @rule(is_scripting)
-def _is_scripting(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _is_scripting(tx: Interpreter) -> SymbolicValue:
     """True in a function compiled by torch.jit, whose Python function says otherwise."""
     return constant(tx.modes.scripted > 0)
 
 
-@rule(call_script_method)
-def _script_method(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A module compiled by torch.jit has its code, and may have other tensors, in C++."""
-    raise graph_break("unknown-c-function", "a call of a module that torch.jit compiled")
+rule(call_script_method)(breaking(  # its code is in C++, and it may have other tensors there
+    "unknown-c-function", "a call of a module that torch.jit compiled"))
 
 
 @final
@@ -142,7 +142,7 @@ class AllowedMethodValue(OutsideObject):
         return f"method {self.object.__qualname__}"
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return _allowed(self.object, tx, args, kwargs)
+        return _allowed(self.object, tx, *args, **kwargs)
 
 
 MARKED_METHODS.append(
@@ -150,7 +150,7 @@ MARKED_METHODS.append(
     else None)
 
 
-def _mark_of(function: types.FunctionType) -> Rule | None:
+def _mark_of(function: types.FunctionType) -> RuleFunction | None:
     """The rule of a marked function, or None."""
     attributes = function.__dict__
     if attributes:
@@ -161,14 +161,14 @@ def _mark_of(function: types.FunctionType) -> Rule | None:
         if attributes.get(CONSTANT) is True:
             return functools.partial(_constant_result, function)
         if attributes.get(FORBIDDEN) is True:
-            return functools.partial(_forbidden, function)
+            return breaking("forbidden", f"a call of {function.__qualname__}")
     return _rule_by_id(function)
 
 
 MARKED.append(_mark_of)
 
 
-def _rule_by_id(function: types.FunctionType) -> Rule | None:
+def _rule_by_id(function: types.FunctionType) -> RuleFunction | None:
     """The rule of a function that a control has noted elsewhere, or that is a control itself."""
     control = CONTROLS.get(control_of(function) or "")
     if control is not None:
@@ -176,33 +176,36 @@ def _rule_by_id(function: types.FunctionType) -> Rule | None:
     if is_disallowed(function):
         return functools.partial(_asks_for_break, function)
     if is_leaf(function):
-        return functools.partial(_break, function)
+        return _break(function)
     if counts_modules(function):
-        return lambda tx, args, kwargs: NONE
+        return lambda tx, /, *args, **kwargs: NONE
     return functools.partial(_allowed, function) if is_allowed_in_graph(function) else None
 
 
-def _config_patch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _config_patch(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                  ) -> SymbolicValue:
     """Settings of torch.compile for a while say nothing to weft: a context without effect."""
     return tx.wrap_fixed(NullContext, "NullContext").call(tx, [], {})
 
 
-def _config_decorator(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _config_decorator(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                      ) -> SymbolicValue:
     """The same, or what it decorates."""
     decorated = [*args, *kwargs.values()]
-    return decorated[0] if decorated and not is_none(decorated[0]) else _config_patch(tx, [], {})
+    return decorated[0] if decorated and not is_none(decorated[0]) else _config_patch(tx)
 
 
-def _error_context(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _error_context(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                   ) -> SymbolicValue:
     return tx.wrap_fixed(error_on_graph_break, "error_on_graph_break").call(
         tx, [*args, *kwargs.values()], {})
 
 
-def _marks_for_good(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("state", "a mark that torch.compile's controls keep in their own tables")
+_marks_for_good: Final = breaking(
+    "state", "a mark that torch.compile's controls keep in their own tables")
 
 
-CONTROLS: Final[dict[str, Rule]] = {
+CONTROLS: Final[dict[str, RuleFunction]] = {
     "allow_in_graph": _marks_for_good,
     "disable_nested_graph_breaks": _config_decorator,
     "disallow_in_graph": _marks_for_good,
@@ -216,7 +219,8 @@ CONTROLS: Final[dict[str, Rule]] = {
 """The rules of functions of torch._dynamo.decorators, which weft does not import, by name."""
 
 
-def _asks_for_break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _asks_for_break(function: Any, tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                    ) -> SymbolicValue:
     if tx.frame is not None and _is_seen_through(tx.frame.globals.original.get("__name__")):
         return NONE  # for the sake of torch.compile: its optimizers ask for breaks
     words = [a.constant() for a in (*args, *kwargs.values()) if isinstance(a, ConstantValue)]
@@ -224,29 +228,21 @@ def _asks_for_break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) 
     raise graph_break("user", asked)
 
 
-def _forbidden(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("forbidden", f"a call of {function.__qualname__}")
-
-
-def _disabled_inside(function: FunctionValue) -> Rule:
+def _disabled_inside(function: FunctionValue) -> RuleFunction:
     """Of a function that the program marks between its own lines."""
-
-    def refuse(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        raise graph_break("disabled", f"{function.name} is marked as not to be captured")
-
-    return refuse
+    return breaking("disabled", f"{function.name} is marked as not to be captured")
 
 
 MARKED_INSIDE[DISABLED] = _disabled_inside
 
 
-def _disabled(function: Any) -> Rule | None:
+def _disabled(function: Any) -> RuleFunction | None:
     if _is_late_disable(function):
-        return _seen_through(function.__wrapped__) or functools.partial(_break, function)
+        return _seen_through(function.__wrapped__) or _break(function)
     if function.__dict__.get(DISABLED) is not True:
         return _rule_by_id(function)
     original = function.__dict__.get(ORIGINAL)
-    return _seen_through(original) or functools.partial(_break, function)
+    return _seen_through(original) or _break(function)
 
 
 def _is_late_disable(function: Any) -> bool:
@@ -261,15 +257,16 @@ def _is_seen_through(module: object) -> bool:
     return isinstance(module, str) and module.startswith(_SEEN_THROUGH)
 
 
-def _seen_through(original: Any) -> Rule | None:
+def _seen_through(original: Any) -> RuleFunction | None:
     if not isinstance(original, types.FunctionType) or not _is_seen_through(original.__module__):
         return None
     return functools.partial(_inlined, original)
 
 
-def _inlined(original: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _inlined(original: Any, tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+             ) -> SymbolicValue:
     return tx.wrap_fixed(original, getattr(original, "__qualname__", "function")).call(
-        tx, args, kwargs)
+        tx, [*args], kwargs)
 
 
 def _is_compiled_by_torch(function: types.FunctionType) -> bool:
@@ -279,36 +276,36 @@ def _is_compiled_by_torch(function: types.FunctionType) -> bool:
             and function.__code__.co_filename.endswith(_COMPILER))
 
 
-def _break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("disabled", disabled_text(function))
+def _break(function: Any) -> RuleFunction:
+    return breaking("disabled", disabled_text(function))
 
 
-def _constant_result(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _constant_result(function: Any, tx: Interpreter, /, *args: SymbolicValue,
+                     **kwargs: SymbolicValue) -> SymbolicValue:
     """Call the function now: the program promises that the result stays the same."""
-    result = evaluate_call(tx, function, args, kwargs)
+    result = evaluate_call(tx, function, [*args], kwargs)
     if result is MISSING:  # of other values it is captured
-        return inline(tx, function, args, kwargs)
+        return inline(tx, function, [*args], kwargs)
     return tx.wrap_fixed(result, f"{function.__name__}()")
 
 
-def _allowed(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    args, kwargs, held = split_arguments(tx, args, kwargs, function.__name__)
+def _allowed(function: Any, tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+             ) -> SymbolicValue:
+    shared, named, held = split_arguments(tx, [*args], kwargs, function.__name__)
     target = holding(function, function.__name__, held) if held else function
-    return record(tx, target, args, kwargs)
+    return record(tx, target, shared, named)
 
 
-@constructor(set_stance)
-def _set_stance(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("state", "weft.set_stance")
+constructor(set_stance)(breaking("state", "weft.set_stance"))
 
 
 @rule(error_mode)
-def _error_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _error_mode(tx: Interpreter) -> SymbolicValue:
     return constant(error_mode())
 
 
 @rule(set_error_mode)
-def _set_error_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _set_error_mode(tx: Interpreter, wanted: SymbolicValue) -> SymbolicValue:
     """The mode is in force while capturing; the replacement sets it as the program does."""
-    set_error_mode(args[0].constant())
+    set_error_mode(wanted.constant())
     return NONE

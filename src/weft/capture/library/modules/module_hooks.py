@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch.utils.hooks import RemovableHandle
 
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import SymbolicValue
 from weft.capture.library.functions.functions import polyfill, rule
 from weft.capture.library.modules import polyfills
 from weft.capture.library.numbers.identities import RunTimeNumber
@@ -24,5 +24,5 @@ polyfill(RemovableHandle.__init__, polyfills.init_handle)
 
 
 @rule(polyfills.next_handle)
-def _next_handle(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _next_handle(tx: Interpreter) -> SymbolicValue:
     return RunTimeNumber(polyfills.next_handle, [], fresh=True)

@@ -24,9 +24,10 @@ from weft._torch import (
     check_value,
     check_with,
 )
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.breaks import StartOver, graph_break
-from weft.capture.core.constant import NONE, constant
+from weft.capture.core.constant import NONE, ZERO, constant
+from weft.capture.core.rules import passed
 from weft.capture.library.functions.functions import rule
 from weft.capture.library.numbers.data_numbers import Check, add_check
 from weft.capture.library.numbers.symbolic_numbers import (
@@ -38,7 +39,12 @@ from weft.capture.library.numbers.symbolic_numbers import (
 )
 from weft.capture.library.tensors.finite_tests import if_finite
 from weft.capture.library.tensors.size_tensors import has_one_element
-from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, likely_truth, record
+from weft.capture.library.tensors.tensor import (
+    TensorValue,
+    likely_truth,
+    record,
+    tensor_method,
+)
 from weft.runtime.data_checks import hold, hold_expected
 from weft.shapes.algebra.expr import subs, symbol_of
 from weft.shapes.algebra.relation import Junction, Relation, condition_symbols, rewrite
@@ -62,29 +68,29 @@ def _require(tx: Interpreter, tensor: TensorValue, name: str, possible: bool) ->
         raise graph_break("data-dependent-value", f"{name}() of {tensor!r}", tensor.proxy(tx))
 
 
-def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@tensor_method("item")
+def _item(tx: Interpreter, tensor: TensorValue) -> SymbolicValue:
     """The number in a tensor that is known to have one element."""
-    known = None if args or kwargs else tensor.known_data(tx)
+    known = tensor.known_data(tx)
     if known is not None and known.numel() == 1:
         return tx.wrap_new(known.item())
-    found = None if args or kwargs else tensor.known_number(tx)
+    found = tensor.known_number(tx)
     if found is not None:
         return found
-    _require(tx, tensor, "item", has_one_element(tensor.example) and not args and not kwargs)
+    _require(tx, tensor, "item", has_one_element(tensor.example))
     value = record(tx, "item", [tensor])
     tx.builder.n_calls -= 1  # a number alone is not worth a graph
     return value
 
 
-def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
+def _converted(name: str, dtypes: frozenset[torch.dtype]) -> None:
     """The rule of `int(x)` or `float(x)` for tensors of these types."""
 
-    def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    @tensor_method(name)
+    def method(tx: Interpreter, tensor: TensorValue) -> SymbolicValue:
         if tensor.known_data(tx) is None and tensor.known_number(tx) is None:
             _require(tx, tensor, name, tensor.example.dtype in dtypes)
-        return _item(tx, tensor, args, kwargs).method(tx, name, [], {})
-
-    return method
+        return _item(tx, tensor).method(tx, name, [], {})
 
 
 @int_of_data.define
@@ -110,7 +116,8 @@ def _likely_size(tx: Interpreter, size: Any) -> int | None:
         return None
 
 
-def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@tensor_method("tolist")
+def _tolist(tx: Interpreter, tensor: TensorValue) -> SymbolicValue:
     """The nested list of the tensor's numbers."""
     known = tensor.known_data(tx)
     if known is not None:
@@ -119,7 +126,7 @@ def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) ->
     short = math.prod(_LONGEST_LIST + 1 if n is None else n for n in sizes) <= _LONGEST_LIST
     _require(tx, tensor, "tolist", short)
     if not sizes:
-        return _item(tx, tensor, args, kwargs)
+        return _item(tx, tensor)
     value = record(tx, "tolist", [tensor])
     tx.builder.n_calls -= 1
     return value
@@ -157,20 +164,19 @@ def _depends_on_data(tx: Interpreter, condition: SymbolicValue) -> bool:
     return tx.shapes.decide(asked) is None and tx.shapes.hints.condition(asked) is None
 
 
-def _check_rule(function: Any, position: int) -> None:
-    """The rule of a function that raises unless its argument `cond` holds."""
-
-    @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        condition = tx.force(args[position] if len(args) > position else kwargs["cond"])
-        if condition.python_type() is not bool:
-            raise graph_break("operator-failed", f"a torch._check of {condition!r}")
-        return _check(tx, condition)
+@rule(check, check_value, check_index, check_type)
+def _check_condition(tx: Interpreter, cond: SymbolicValue, message: SymbolicValue = NONE
+                     ) -> SymbolicValue:
+    condition = tx.force(cond)
+    if condition.python_type() is not bool:
+        raise graph_break("operator-failed", f"a torch._check of {condition!r}")
+    return _check(tx, condition)
 
 
-for _function in (check, check_value, check_index, check_type):
-    _check_rule(_function, 0)
-_check_rule(check_with, 1)
+@rule(check_with)
+def _check_with(tx: Interpreter, error_type: SymbolicValue, cond: SymbolicValue,
+                message: SymbolicValue) -> SymbolicValue:
+    return _check_condition(tx, cond)
 
 
 def check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
@@ -289,11 +295,11 @@ def _check_divisor(tx: Interpreter, divisor: Any) -> None:
 
 
 @rule(check_is_size)
-def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    number = by_name(args, kwargs, "i")["i"]
-    _check(tx, tx.binary("ge", number, constant(0)))
-    if "max" in kwargs:
-        _check(tx, tx.binary("le", number, kwargs["max"]))
+def _check_is_size(tx: Interpreter, i: SymbolicValue, message: SymbolicValue = NONE, *,
+                   max: SymbolicValue | None = None) -> SymbolicValue:
+    _check(tx, tx.binary("ge", i, ZERO))
+    if max is not None:
+        _check(tx, tx.binary("le", i, max))
     return NONE
 
 
@@ -301,22 +307,27 @@ def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
 
 
 @rule(F.scaled_dot_product_attention)
-def _attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _attention(
+    tx: Interpreter, query: SymbolicValue, key: SymbolicValue, value: SymbolicValue,
+    attn_mask: SymbolicValue | None = None, dropout_p: SymbolicValue | None = None,
+    is_causal: SymbolicValue | None = None, scale: SymbolicValue | None = None,
+    enable_gqa: SymbolicValue | None = None,
+) -> SymbolicValue:
     """Attention whose mask or scale depends on data or sizes.
 
     PyTorch compares the mask's sizes; if these depend on data, the mask is expanded first. Its
     kernels take plain scales; the query is multiplied by a symbolic one instead.
     """
-    scale = tx.force(kwargs.get("scale", NONE))
-    if args and isinstance(scale, SymbolicNumberValue) and _is_precise(tx.force(args[0])):
-        args, kwargs = [_scaled(tx, tx.force(args[0]), scale), *args[1:]], {**kwargs, "scale": NONE}
-    mask = tx.force(args[3] if len(args) > 3 else kwargs.get("attn_mask", NONE))
+    options = passed(attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
+                     enable_gqa=enable_gqa)
+    inputs = [tx.force(query), tx.force(key), value]
+    factor, mask = (tx.force(options.get(name, NONE)) for name in ("scale", "attn_mask"))
+    if isinstance(factor, SymbolicNumberValue) and _is_precise(inputs[0]):
+        inputs[0], options["scale"] = _scaled(tx, inputs[0], factor), NONE
     exist = tx.shapes.unbacked_symbols.exist
     if exist and isinstance(mask, TensorValue) and mask.example.dim() > 1:
-        fitted = _fitted_mask(tx, args, kwargs, mask)
-        args = [*args[:3], fitted, *args[4:]] if len(args) > 3 else args
-        kwargs = {**kwargs, "attn_mask": fitted} if "attn_mask" in kwargs else kwargs
-    return record(tx, F.scaled_dot_product_attention, args, kwargs)
+        options["attn_mask"] = _fitted_mask(tx, inputs[0], inputs[1], mask)
+    return record(tx, F.scaled_dot_product_attention, inputs, options)
 
 
 def _is_precise(query: SymbolicValue) -> bool:
@@ -330,9 +341,8 @@ def _scaled(tx: Interpreter, query: SymbolicValue, scale: SymbolicValue) -> Symb
     return tx.binary("mul", query, tx.binary("mul", scale, tx.binary("pow", head, constant(0.5))))
 
 
-def _fitted_mask(tx: Interpreter, args: Args, kwargs: Kwargs, mask: TensorValue) -> SymbolicValue:
-    query, key = (tx.force(args[i] if len(args) > i else kwargs[name])
-                  for i, name in enumerate(("query", "key")))
+def _fitted_mask(tx: Interpreter, query: SymbolicValue, key: SymbolicValue, mask: TensorValue
+                 ) -> SymbolicValue:
     if not isinstance(query, TensorValue) or not isinstance(key, TensorValue):
         return mask
     wanted = (query.example.shape[-2], key.example.shape[-2])
@@ -351,11 +361,7 @@ def _is_plain_fit(size: Any, wanted: Any) -> bool:
 _INTEGERS: Final = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _FLOATS: Final = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
-TENSOR_METHODS.update({
-    "item": _item,
-    "tolist": _tolist,
-    "__int__": _converted("__int__", _INTEGERS | _FLOATS),
-    "__index__": _converted("__index__", _INTEGERS),
-    "__trunc__": _converted("__trunc__", _INTEGERS | _FLOATS),
-    "__float__": _converted("__float__", _INTEGERS | _FLOATS),
-})
+_converted("__int__", _INTEGERS | _FLOATS)
+_converted("__index__", _INTEGERS)
+_converted("__trunc__", _INTEGERS | _FLOATS)
+_converted("__float__", _INTEGERS | _FLOATS)

@@ -19,7 +19,7 @@ import torch
 
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import GraphBreak, graph_break
-from weft.capture.core.constant import ConstantValue, constant, evaluate, python_object
+from weft.capture.core.constant import FALSE, ConstantValue, constant, evaluate, python_object
 from weft.capture.core.declared import Declared
 from weft.capture.core.methods import BoundBuiltin
 from weft.capture.core.operator_names import ARITHMETIC, COMPARISONS, method_name, plain_operator
@@ -31,7 +31,12 @@ from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.numpy import calls
 from weft.capture.library.numpy.known_arrays import Memory, contents, evaluated, memory_of, rebuilt
 from weft.capture.library.numpy.models import Blank
-from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record, shape_value
+from weft.capture.library.tensors.tensor import (
+    TensorValue,
+    record,
+    shape_value,
+    tensor_method,
+)
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -466,13 +471,10 @@ def _wrap_scalar(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 # -- tensors and arrays ---------------------------------------------------------------------------
 
 
-def _tensor_to_array(
-    tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs
-) -> SymbolicValue:
+@tensor_method("numpy")
+def _tensor_to_array(tx: Interpreter, tensor: TensorValue, *, force: SymbolicValue = FALSE
+                     ) -> SymbolicValue:
     example = tensor.example
-    if args or kwargs or example.requires_grad or example.device.type != "cpu":
+    if force is not FALSE or example.requires_grad or example.device.type != "cpu":
         raise graph_break("data-dependent-value", "numpy() of this tensor")
     return ArrayValue(tensor)
-
-
-TENSOR_METHODS["numpy"] = _tensor_to_array

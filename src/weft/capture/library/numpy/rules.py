@@ -23,7 +23,7 @@ from weft.capture.core.registry import wraps
 from weft.capture.core.source import Source
 from weft.capture.library.classes.classes import constructor
 from weft.capture.library.containers.sequences import ListValue, SliceValue, TupleValue
-from weft.capture.library.functions.builtins import EXTERNAL_METHODS, wrap_builtin
+from weft.capture.library.functions.builtins import method_rule, wrap_builtin
 from weft.capture.library.functions.functions import RULES, rule
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.numpy import calls, polyfills
@@ -32,7 +32,7 @@ from weft.capture.library.numpy.known_arrays import evaluated
 from weft.capture.library.numpy.number_rules import makes_array_of_size, of_numbers
 from weft.capture.library.numpy.recording import record_numpy
 from weft.capture.library.tensors.device_modes import with_default_device
-from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record
+from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record, tensor_method
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -66,8 +66,9 @@ def _public_functions() -> Iterator[tuple[str, Any]]:
 def _register(paths: list[str], function: Any) -> None:
     """Register a function under its names, some of which `numpy_calls` may not know."""
 
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        path = next(filter(calls.exists, paths), paths[0])
+    def handler(tx: Interpreter, /, *values: SymbolicValue, **kwargs: SymbolicValue
+                ) -> SymbolicValue:
+        args, path = [*values], next(filter(calls.exists, paths), paths[0])
         if path in _NOT_PURE:
             raise graph_break("unknown-c-function", f"numpy.{path}")
         if path in _INNER:
@@ -87,7 +88,8 @@ def _register(paths: list[str], function: Any) -> None:
                 raise
         return tx.wrap_fixed(python, path).call(tx, args, kwargs)
 
-    RULES.setdefault(id(function), (function, handler))
+    if id(function) not in RULES:
+        rule(function)(handler)
 
 
 def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -122,13 +124,13 @@ def _wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 
 
 def _method_of_function(name: str) -> None:
-    def method(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        path = f"{args[0].real().__name__}.{name}"
-        if path.count(".") > 1 or getattr(numpy, path.split(".")[0], None) is not args[0].real():
+    @method_rule((numpy.ufunc, name))
+    def method(tx: Interpreter, ufunc: SymbolicValue, /, *args: SymbolicValue,
+               **kwargs: SymbolicValue) -> SymbolicValue:
+        path = f"{ufunc.real().__name__}.{name}"
+        if path.count(".") > 1 or getattr(numpy, path.split(".")[0], None) is not ufunc.real():
             raise graph_break("unknown-c-function", path)
-        return call_numpy(tx, path, args[1:], kwargs)
-
-    EXTERNAL_METHODS[numpy.ufunc, name] = method
+        return call_numpy(tx, path, [*args], kwargs)
 
 
 for _name in ("accumulate", "at", "outer", "reduce", "reduceat"):
@@ -182,10 +184,11 @@ def _or_of_array(
     other = RULES[id(function)][1]
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def handler(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                ) -> SymbolicValue:
         if len(args) == 1 and isinstance(args[0], ArrayValue):
             return of_array(tx, args[0], with_default_device(tx, function, kwargs))
-        return other(tx, [_with_tensors(tx, arg, _is_scalar) for arg in args], kwargs)
+        return other.call((tx,), [_with_tensors(tx, arg, _is_scalar) for arg in args], kwargs)
 
 
 def _with_tensors(
@@ -213,12 +216,11 @@ def _indexed_by_arrays(name: str) -> None:
     """A tensor method that accepts arrays as indices."""
     other = TENSOR_METHODS[name]
 
-    def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        key = _with_tensors(tx, args[0], lambda array: True)
-        found: SymbolicValue = other(tx, tensor, [key, *args[1:]], kwargs)
-        return found
-
-    TENSOR_METHODS[name] = method
+    @tensor_method(name)
+    def method(tx: Interpreter, tensor: TensorValue, key: SymbolicValue, /, *args: SymbolicValue
+               ) -> SymbolicValue:
+        key = _with_tensors(tx, key, lambda array: True)
+        return other.call((tx, tensor), [key, *args], {})
 
 
 _indexed_by_arrays("__getitem__")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from torch import fx
 
 from weft._frame import RunEagerly
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, is_same
+from weft.capture.core.base import SymbolicValue, is_same
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE, TRUE, boolean
 from weft.capture.core.graph import is_of_torch
@@ -71,18 +71,18 @@ class LockValue(MethodTable):
 
     # -- what the program calls -------------------------------------------------------------------
 
-    def m_acquire(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        waits = len(args) > 1 or bool(kwargs.keys() - {"blocking"})
+    def m_acquire(self, tx: Interpreter, blocking: SymbolicValue = TRUE,
+                  timeout: SymbolicValue | None = None) -> SymbolicValue:
         let_go = tx.effects.changed(self) and not self.taken
         is_held = self._depth > 0 and type(self.object) is not LOCKS[1]
-        if waits or let_go or is_held or self._may_wait_for_itself(tx):
+        if timeout is not None or let_go or is_held or self._may_wait_for_itself(tx):
             raise graph_break("unknown-c-function", f"acquire of {self!r}")
         self.taken = True
         self._depth += 1
         tx.effects.touch(self)
         return TRUE
 
-    def m_release(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_release(self, tx: Interpreter) -> SymbolicValue:
         if self._is_of_library(tx) or (self._depth <= 0 and not self._is_held_before(tx)):
             raise graph_break("unknown-c-function", f"release of {self!r}")
         self._depth -= 1
@@ -91,13 +91,13 @@ class LockValue(MethodTable):
         tx.effects.touch_last(self)
         return NONE
 
-    def m___enter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.m_acquire(tx, args, kwargs)
+    def m___enter__(self, tx: Interpreter) -> SymbolicValue:
+        return self.m_acquire(tx)
 
-    def m___exit__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.m_release(tx, [], {})
+    def m___exit__(self, tx: Interpreter, *error: SymbolicValue) -> SymbolicValue:
+        return self.m_release(tx)
 
-    def m_locked(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_locked(self, tx: Interpreter) -> SymbolicValue:
         if not tx.effects.changed(self) or not hasattr(self.object, "locked"):
             raise graph_break("unknown-c-function", f"locked of {self!r}")
         return boolean(self._depth > 0)

@@ -51,13 +51,13 @@ class LogRecord(SymbolicValue):
 
 
 @rule(logging.getLogger)
-def _get_logger(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    objects = [python_object(tx, arg) for arg in (*args, *kwargs.values())]
+def _get_logger(tx: Interpreter, name: SymbolicValue = NONE) -> SymbolicValue:
+    known = python_object(tx, name)
     default = tx.globals_of(vars(logging)).lookup(tx, "_loggerClass")  # the frame may set it
-    if default is None or default.real() is not logging.Logger or any(
-            type(obj) not in (str, type(None)) for obj in objects):
-        raise graph_break("unknown-operation", f"the logger of {args!r}")
-    return tx.wrap_fixed(logging.getLogger(*objects), "logger")
+    if default is None or default.real() is not logging.Logger or (
+            type(known) not in (str, type(None))):
+        raise graph_break("unknown-operation", f"the logger of {name!r}")
+    return tx.wrap_fixed(logging.getLogger(known), "logger")
 
 
 @final

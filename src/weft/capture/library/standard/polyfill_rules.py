@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from weft._torch import infer_size
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.constant import METHOD_POLYFILLS
 from weft.capture.library.classes import descriptor_polyfills
-from weft.capture.library.classes.classes import CONSTRUCTORS, constructor_rule
-from weft.capture.library.functions.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
+from weft.capture.library.classes.classes import python_constructor
+from weft.capture.library.functions.builtins import SUBCLASS_METHODS, method_rule
 from weft.capture.library.functions.functions import polyfill, python_rule, rule
 from weft.capture.library.standard import library_polyfills
 from weft.capture.library.standard.twin_polyfills import twin
@@ -46,8 +46,9 @@ def _register(module: ModuleType, name: str) -> None:
     original = getattr(module, name)
 
     @rule(original)
-    def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.call_python(twin(module, name), args, kwargs)
+    def interpret(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                  ) -> SymbolicValue:
+        return tx.call_python(twin(module, name), [*args], kwargs)
 
 
 for _module, _names in _TWINS.items():
@@ -56,20 +57,20 @@ for _module, _names in _TWINS.items():
             _register(_module, _name)
 
 
-CONSTRUCTORS[vars(json.encoder)["c_make_encoder"]] = constructor_rule(
-    library_polyfills.make_encoder)
-CONSTRUCTORS[vars(json.scanner)["c_make_scanner"]] = constructor_rule(
-    vars(json.scanner)["py_make_scanner"])
+python_constructor(
+    vars(json.encoder)["c_make_encoder"], library_polyfills.make_encoder)
+python_constructor(
+    vars(json.scanner)["c_make_scanner"], vars(json.scanner)["py_make_scanner"])
 polyfill(infer_size, torch.broadcast_shapes)
 polyfill(functools.cmp_to_key, library_polyfills.cmp_to_key)
 polyfill(vars(collections)["_count_elements"], library_polyfills.count_elements)
 
 
-EXTERNAL_METHODS[(dict, "fromkeys")] = python_rule(library_polyfills.from_keys)
-EXTERNAL_METHODS[(collections.OrderedDict, "fromkeys")] = python_rule(library_polyfills.from_keys)
+method_rule((dict, "fromkeys"), (collections.OrderedDict, "fromkeys"))(
+    python_rule(library_polyfills.from_keys))
 
 for _method, _function in descriptor_polyfills.METHODS.items():
-    EXTERNAL_METHODS[_method] = python_rule(_function)
+    method_rule(_method)(python_rule(_function))
 
 METHOD_POLYFILLS[re.Pattern, "sub"] = library_polyfills.pattern_sub
 METHOD_POLYFILLS[re.Pattern, "subn"] = library_polyfills.pattern_subn

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.core.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.core.breaks import ObservedException, SkipFrame, graph_break
-from weft.capture.core.constant import NONE, constant, evaluate, is_none, python_object
+from weft.capture.core.constant import FALSE, NONE, ONE, constant, evaluate, is_none, python_object
 from weft.capture.core.lifetimes import holds_itself, is_held
 from weft.capture.core.methods import MethodTable
 from weft.capture.core.registry import wraps
+from weft.capture.core.rules import RuleFunction, breaking, passed
 from weft.capture.core.source import Source, is_library
 from weft.capture.guards.identity_guards import WEAK
 from weft.capture.library.classes.attributes import type_lookup
 from weft.capture.library.classes.classes import (
-    CONSTRUCTORS,
     ClassValue,
     constructor,
-    constructor_rule,
+    python_constructor,
 )
 from weft.capture.library.classes.instances import ObjectValue
 from weft.capture.library.containers.mapping import DictValue
@@ -43,7 +43,6 @@ from weft.capture.library.functions.functions import (
     MARKED,
     BoundMethodValue,
     FunctionValue,
-    Rule,
     inline,
     rule,
 )
@@ -131,8 +130,7 @@ def _immutable(value: SymbolicValue) -> bool:
     return value.is_constant and value.python_type().__hash__ is not None
 
 
-CONSTRUCTORS[functools._lru_cache_wrapper] = constructor_rule(
-    twin(functools, "_lru_cache_wrapper"))
+python_constructor(functools._lru_cache_wrapper, twin(functools, "_lru_cache_wrapper"))
 
 
 @wraps(functools._lru_cache_wrapper)
@@ -204,10 +202,11 @@ def _still_held(tx: Interpreter, obj: Any) -> Any:
 
 
 @constructor(weakref.ref, weakref.KeyedRef)
-def _make_reference(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    target = args[0]
-    watched = target.source is None and len(args) > 1 and not is_none(args[1])
-    if cls is not weakref.ref or kwargs:
+def _make_reference(tx: Interpreter, cls: type, target: SymbolicValue,
+                    callback: SymbolicValue = NONE, key: SymbolicValue = NONE, /
+                    ) -> SymbolicValue:
+    watched = target.source is None and not is_none(callback)
+    if cls is not weakref.ref:
         raise graph_break("watched-object" if watched else "unknown-operation",
                           f"a {cls.__name__} to {target!r}")
     if watched:
@@ -217,7 +216,7 @@ def _make_reference(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> S
         raise graph_break("unknown-operation", f"a weak reference to {target!r}")
     if isinstance(target, ObjectValue | FunctionValue):
         target.weakly_held = True
-    return WeakReferenceValue(MISSING, None, *args)
+    return WeakReferenceValue(MISSING, None, target, callback)
 
 
 def _dereference(reference: Any) -> Any:
@@ -258,24 +257,23 @@ class ContextVariableValue(MethodTable):
                 tx.guards.add(source, "is", _UNSET)
         return self.current
 
-    def m_get(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_get(self, tx: Interpreter, default: SymbolicValue | None = None, /) -> SymbolicValue:
         found = self._read(tx)
         if found is not None:
             return found
-        if args:
-            return args[0]
-        default = _context_default(self.variable)
-        if default is _UNSET:
+        if default is not None:
+            return default
+        own = _context_default(self.variable)
+        if own is _UNSET:
             raise ObservedException(new_exception(LookupError, [self]))
-        return tx.wrap_fixed(default, f"the default of {self.variable.name}")
+        return tx.wrap_fixed(own, f"the default of {self.variable.name}")
 
-    def m_set(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m_set(self, tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
         token = TokenValue(self, self._read(tx), self.written)
-        self._write(tx, args[0], True)
+        self._write(tx, value, True)
         return token
 
-    def m_reset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        token = args[0]
+    def m_reset(self, tx: Interpreter, token: SymbolicValue, /) -> SymbolicValue:
         if not isinstance(token, TokenValue):
             raise graph_break("unknown-operation", "a ContextVar token from outside")
         if token.variable is not self or token.used:
@@ -400,19 +398,20 @@ def _wrap_opaque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 _DISPATCH: Final = functools.singledispatch(lambda obj: obj).dispatch.__code__
 
 
-def _dispatch_rule(function: Any) -> Rule | None:
+def _dispatch_rule(function: Any) -> RuleFunction | None:
     """The rule of a `dispatch` function of functools.singledispatch, whose table is guarded."""
     if function.__code__ is not _DISPATCH:
         return None
 
-    def dispatch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def dispatch(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                 ) -> SymbolicValue:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
         registry = cells["registry"].cell_contents
         cache = cells["dispatch_cache"].cell_contents
         if type(cache) is not weakref.WeakKeyDictionary or any(  # a cache that the program watches
                 isinstance(changed, DictValue) and changed.real() is registry
                 for changed in tx.effects.touched()):
-            return inline(tx, function, args, kwargs)
+            return inline(tx, function, [*args], kwargs)
         found = evaluate(tx, lambda: function(args[0].constant()))
         source = tx.tree.object(registry, "singledispatch.registry")
         tx.guards.add(source, "dict_keys", tuple(registry))
@@ -428,36 +427,38 @@ MARKED.append(_dispatch_rule)
 
 
 @rule(sys.exception)
-def _exception(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return _exc_info(tx, args, kwargs).getitem(tx, constant(1))
+def _exception(tx: Interpreter) -> SymbolicValue:
+    return _exc_info(tx).getitem(tx, constant(1))
 
 
 _shadowed_dict: Any = vars(inspect)["_shadowed_dict"]  # of protocols' instance checks
 
 
 @rule(_shadowed_dict)
-def _find_shadowed_dict(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _find_shadowed_dict(tx: Interpreter, cls: SymbolicValue, /) -> SymbolicValue:
     """A `__dict__` that the class defines, which 3.13 finds through weak references."""
-    return tx.wrap_fixed(_shadowed_dict(args[0].constant()), "__dict__")
+    return tx.wrap_fixed(_shadowed_dict(cls.constant()), "__dict__")
 
 
 @rule(inspect.signature)
-def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _signature(tx: Interpreter, obj: SymbolicValue, **options: SymbolicValue) -> SymbolicValue:
     """The signature of an outside function: a fixed object."""
-    function = _real_callable(tx, args[0])
-    if function is MISSING or kwargs:
-        return inline(tx, inspect.signature, args, kwargs)
+    function = _real_callable(tx, obj)
+    if function is MISSING or options:
+        return inline(tx, inspect.signature, [obj], options)
     return tx.wrap_fixed(evaluate(tx, lambda: inspect.signature(function)), "signature")
 
 
 @rule(inspect.get_annotations)
-def _annotations(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _annotations(tx: Interpreter, obj: SymbolicValue, *, globals: SymbolicValue | None = None,
+                 locals: SymbolicValue | None = None, eval_str: SymbolicValue = FALSE
+                 ) -> SymbolicValue:
     """The annotations of a function as they stand: the code that would evaluate texts in them asks
     for its own frame."""
-    texts = kwargs.get("eval_str", constant(False))
-    if not isinstance(args[0], FunctionValue) or texts.truth(tx):
-        return inline(tx, inspect.get_annotations, args, kwargs)
-    return args[0].getattr(tx, "__annotations__").method(tx, "copy", [], {})
+    if not isinstance(obj, FunctionValue) or eval_str.truth(tx):
+        return inline(tx, inspect.get_annotations, [obj], passed(
+            globals=globals, locals=locals, eval_str=eval_str))
+    return obj.getattr(tx, "__annotations__").method(tx, "copy", [], {})
 
 
 def _real_callable(tx: Interpreter, value: SymbolicValue) -> Any:
@@ -472,18 +473,16 @@ def _real_callable(tx: Interpreter, value: SymbolicValue) -> Any:
     return value.real()
 
 
-@rule(threading.current_thread)
-def _thread(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("unknown-c-function", "the identity of the thread")
+rule(threading.current_thread)(breaking("unknown-c-function", "the identity of the thread"))
 
 
 @rule(threading.get_ident)
-def _get_ident(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _get_ident(tx: Interpreter) -> SymbolicValue:
     return RunTimeNumber(threading.get_ident, [])
 
 
 @rule(sys.exc_info)
-def _exc_info(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _exc_info(tx: Interpreter) -> SymbolicValue:
     handled = tx.frame.handled_exception() if tx.frame is not None else None
     if handled is None:
         nothing_handled_outside(tx)
@@ -493,11 +492,11 @@ def _exc_info(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(typing._caller)  # type: ignore[attr-defined]
-def _module_of_caller(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _module_of_caller(tx: Interpreter, depth: SymbolicValue = ONE, default: SymbolicValue = NONE
+                      ) -> SymbolicValue:
     """The module of the frame `depth` levels above the calling one."""
-    depth = [*args, *kwargs.values()]
     frame = tx.frame
-    for _ in range(depth[0].constant() if depth else 1):
+    for _ in range(depth.constant()):
         frame = None if frame is None else frame.caller
     if frame is None:
         raise SkipFrame("asks which module calls it", always=True)
@@ -505,11 +504,10 @@ def _module_of_caller(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
 
 
 @rule(typing.cast)
-def _cast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return args[1]
+def _cast(tx: Interpreter, typ: SymbolicValue, val: SymbolicValue) -> SymbolicValue:
+    return val
 
 
-@rule(sys.getrefcount, sys.getsizeof, gc.get_objects, gc.get_referents, gc.get_referrers,
-      gc.is_tracked)
-def _observe(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("observed-interpreter", "what the interpreter knows of its objects")
+rule(sys.getrefcount, sys.getsizeof, gc.get_objects, gc.get_referents, gc.get_referrers,
+     gc.is_tracked)(breaking(
+         "observed-interpreter", "what the interpreter knows of its objects"))

@@ -19,9 +19,9 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, final
 
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.breaks import graph_break
-from weft.capture.core.constant import NONE, constant, python_object
+from weft.capture.core.constant import NONE, ONE, constant, python_object
 from weft.capture.core.frame import Frame, frame_places
 from weft.capture.core.ignored_warnings import filters_mutated
 from weft.capture.core.methods import BoundBuiltin
@@ -64,7 +64,7 @@ class ChangedFilters(SymbolicValue):
 
 
 @rule(filters_mutated)
-def _filters_mutated(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _filters_mutated(tx: Interpreter) -> SymbolicValue:
     if not _was_told(tx):
         tx.effects.touch(ChangedFilters())
     filters = python_object(tx, tx.call_python(library_polyfills.warning_filters, []))
@@ -89,28 +89,25 @@ def _has_own_filters(tx: Interpreter) -> bool:
 
 
 @rule(warnings.warn)
-def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _warn(tx: Interpreter, message: SymbolicValue, category: SymbolicValue = NONE,
+          stacklevel: SymbolicValue = ONE) -> SymbolicValue:
     frame = tx.frame
-    given = by_name(args, kwargs, "message", "category", "stacklevel", "source")
-    text = given.pop("message", NONE)
-    category = python_object(tx, given.pop("category", NONE)) or UserWarning
-    level = python_object(tx, given["stacklevel"]) if "stacklevel" in given else 1
-    given.pop("stacklevel", None)
+    kind = python_object(tx, category) or UserWarning
+    level = python_object(tx, stacklevel)
     places = frame_places(frame) if frame is not None else ()
-    known = isinstance(text, TextValue) or type(python_object(tx, text)) is str
-    plain = isinstance(category, type) and issubclass(category, Warning) and type(level) is int
-    if given or not known or not plain or max(level, 1) > len(places):
+    known = isinstance(message, TextValue) or type(python_object(tx, message)) is str
+    plain = isinstance(kind, type) and issubclass(kind, Warning) and type(level) is int
+    if not known or not plain or max(level, 1) > len(places):
         raise graph_break("print", "a warning")
-    warning = GivenWarning(text, category, places[-max(level, 1)])
+    warning = GivenWarning(message, kind, places[-max(level, 1)])
     own = _has_own_filters(tx)
     action = _action(tx, warning) if own else "default"
     if action == "ignore":
         return NONE
     if action == "always" and _are_recorded_inside(tx):
         code, line = warning.place.code, constant(warning.place.line)
-        kind = tx.wrap_fixed(category, category.__name__)
-        where = [kind, constant(code.co_filename), line]
-        return tx.call_python(library_polyfills.show_warning, [text, *where])
+        where = [tx.wrap_fixed(kind, kind.__name__), constant(code.co_filename), line]
+        return tx.call_python(library_polyfills.show_warning, [message, *where])
     if own or _may_be_caught(frame) or tx.effects.changed(tx.globals_of(vars(sys))):
         raise graph_break("print", "a warning")
     if _is_error(warning) or _are_recorded():

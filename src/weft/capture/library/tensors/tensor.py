@@ -33,6 +33,7 @@ from weft.capture.core.ignored_warnings import ignoring
 from weft.capture.core.methods import BoundBuiltin
 from weft.capture.core.operator_names import plain_operator
 from weft.capture.core.registry import wraps
+from weft.capture.core.rules import Rule, rules
 from weft.capture.core.source import Source
 from weft.capture.guards.guard_set import tensor_guard
 from weft.capture.library.classes.attributes import bind
@@ -288,7 +289,7 @@ class TensorValue(SymbolicValue):
             return mine.call(tx, args, kwargs)
         own = TENSOR_METHODS.get(name)
         if own is not None:
-            return own(tx, self, args, kwargs)  # type: ignore[no-any-return]
+            return own.call((tx, self), args, kwargs)
         if name in METADATA_METHODS:
             return self.metadata(tx, name, args, kwargs)
         if name in DATA_METHODS:
@@ -360,8 +361,10 @@ def _number(value: SymbolicValue) -> bool:
 _NUMBERS = (int, float, complex, numpy.integer, numpy.floating)
 
 
-TENSOR_METHODS: dict[str, Any] = {}
-"""Methods with a rule of their own: (tx, tensor, args, kwargs) -> value."""
+TENSOR_METHODS: dict[str, Rule] = {}
+"""Methods with a rule of their own."""
+
+tensor_method = rules(TENSOR_METHODS, first=2)
 
 likely_truth: Declared[[Interpreter, TensorValue], bool | None] = Declared()
 """The truth to assume of a tensor, which the graph then checks, or None."""

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from weft._torch import is_functorch_wrapped_tensor
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE, ConstantValue, constant, is_none
 from weft.capture.library.containers.sequences import ListValue, SliceValue, TupleValue
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
-from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, record
+from weft.capture.library.tensors.tensor import TensorValue, record, tensor_method
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -32,8 +32,9 @@ _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})  # ui
 _BASIC = (SliceValue, SymbolicNumberValue, ConstantValue)
 
 
-def _getitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    key = tx.force(args[0])
+@tensor_method("__getitem__")
+def _getitem(tx: Interpreter, tensor: TensorValue, key: SymbolicValue, /) -> SymbolicValue:
+    key = tx.force(key)
     batched = _index_many(tx, tensor, key)
     if batched is not None:
         return batched
@@ -42,8 +43,10 @@ def _getitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -
     return record(tx, operator.getitem, [tensor, key]) if found is None else found
 
 
-def _setitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    key, value = _with_numbers(tx, tx.force(args[0])), tx.force(args[1])
+@tensor_method("__setitem__")
+def _setitem(tx: Interpreter, tensor: TensorValue, key: SymbolicValue, value: SymbolicValue, /
+             ) -> SymbolicValue:
+    key, value = _with_numbers(tx, tx.force(key)), tx.force(value)
     part = _select(tx, tensor, key)
     if part is None:
         record(tx, operator.setitem, [tensor, key, value])
@@ -159,7 +162,3 @@ def _is_basic(item: SymbolicValue) -> bool:
     if isinstance(item, ConstantValue):
         return item.value is None or item.value is Ellipsis or type(item.value) is int
     return not isinstance(item, SymbolicNumberValue) or item.python_type() is int
-
-
-TENSOR_METHODS["__getitem__"] = _getitem
-TENSOR_METHODS["__setitem__"] = _setitem

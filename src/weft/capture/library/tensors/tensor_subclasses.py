@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -25,7 +26,7 @@ from weft._torch import (
     is_torch_function_all_disabled,
     is_torch_function_enabled,
 )
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import SkipFrame, graph_break
 from weft.capture.core.constant import boolean, constant
 from weft.capture.core.source import Source
@@ -41,11 +42,11 @@ from weft.capture.library.tensors import context_polyfills
 from weft.capture.library.tensors.tensor import (
     MAY_OVERRIDE,
     OTHER_TENSORS,
-    TENSOR_METHODS,
     TensorValue,
     overridden_function,
     overriding_result,
     own_attribute,
+    tensor_method,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _overrides(value: SymbolicValue) -> bool:
     return type_lookup(value.cls, "__torch_function__") not in (MISSING, disabled_torch_function)
 
 
-def _overloading_values(tx: Interpreter, values: Args) -> list[SymbolicValue]:
+def _overloading_values(tx: Interpreter, values: Iterable[SymbolicValue]) -> list[SymbolicValue]:
     """The values whose classes are asked, in order: subclasses first, otherwise left to right."""
     found: list[SymbolicValue] = []
     for value in _flat(tx, values):
@@ -188,7 +189,7 @@ def _overloading_values(tx: Interpreter, values: Args) -> list[SymbolicValue]:
     return found
 
 
-def _flat(tx: Interpreter, values: Args) -> Args:
+def _flat(tx: Interpreter, values: Iterable[SymbolicValue]) -> Args:
     flat: Args = []
     for value in map(tx.force, values):
         inner = value.all(tx) if isinstance(value, (ListValue, TupleValue)) else [value]
@@ -228,13 +229,14 @@ MAY_OVERRIDE.update((ObjectValue, SubclassValue))
 
 @rule(torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
       torch.overrides.has_torch_function_variadic)
-def _has_torch_function(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(_is_on(tx) and _overloading_values(tx, args))
+def _has_torch_function(tx: Interpreter, *values: SymbolicValue) -> SymbolicValue:
+    return boolean(_is_on(tx) and _overloading_values(tx, values))
 
 
 @rule(torch.overrides.handle_torch_function)
-def _handle(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return dispatch(tx, args[0], args[2:], kwargs)
+def _handle(tx: Interpreter, function: SymbolicValue, relevant: SymbolicValue, /,
+            *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
+    return dispatch(tx, function, [*args], kwargs)
 
 
 # -- which function -------------------------------------------------------------------------------
@@ -277,13 +279,14 @@ def function_of(target: Any, args: Args) -> tuple[Any, Args]:
 
 
 @rule(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
-def _default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _default(tx: Interpreter, cls: SymbolicValue, func: SymbolicValue, types: SymbolicValue,
+             args: SymbolicValue | None = None, kwargs: SymbolicValue | None = None
+             ) -> SymbolicValue:
     """The operation on plain tensors; its results get the class."""
-    given = by_name(args, kwargs, "cls", "func", "types", "args", "kwargs")
-    function = tx.force(given["func"])
-    named = tx.force(given["kwargs"]) if "kwargs" in given else DictValue()
+    function = tx.force(func)
+    named = DictValue() if kwargs is None else tx.force(kwargs)
     pairs = named.pairs(tx) if isinstance(named, DictValue) else []
-    positional = tx.unpack(given["args"]) if "args" in given else []
+    positional = [] if args is None else tx.unpack(args)
     tx.direct_call = False
     tx.modes.subclasses_off += 1
     try:
@@ -292,33 +295,33 @@ def _default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         tx.modes.subclasses_off -= 1
     if function.is_constant and function.constant() in get_default_nowrap_functions():
         return result
-    return _convert(tx, tx.force(result), given["cls"].constant())
+    return _convert(tx, tx.force(result), cls.constant())
 
 
 @rule(context_polyfills.switch_subclasses)
-def _switch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    tx.modes.subclasses_off += args[0].constant()
+def _switch(tx: Interpreter, step: SymbolicValue) -> SymbolicValue:
+    tx.modes.subclasses_off += step.constant()
     return constant(None)
 
 
 @rule(context_polyfills.switch_functions)
-def _switch_all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _switch_all(tx: Interpreter, off: SymbolicValue) -> SymbolicValue:
     modes = tx.modes
-    if args[0].constant():
+    if off.constant():
         modes.hidden.append(modes.functions)
         modes.functions = []
     else:
         modes.functions = modes.hidden.pop()
-    return _switch(tx, [constant(1 if args[0].constant() else -1)], {})
+    return _switch(tx, constant(1 if off.constant() else -1))
 
 
 @rule(is_torch_function_enabled)
-def _classes_are_asked(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _classes_are_asked(tx: Interpreter) -> SymbolicValue:
     return constant(_is_on(tx) and is_torch_function_enabled())
 
 
 @rule(is_torch_function_all_disabled)
-def _nobody_is_asked(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _nobody_is_asked(tx: Interpreter) -> SymbolicValue:
     return constant(bool(tx.modes.hidden) or is_torch_function_all_disabled())
 
 
@@ -346,14 +349,12 @@ def in_class(tx: Interpreter, value: TensorValue, cls: type) -> TensorValue:
     return SubclassValue(cls, value.example, node)
 
 
-def _as_subclass(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    cls = tx.force(args[0]).constant()
+@tensor_method("as_subclass")
+def _as_subclass(tx: Interpreter, value: TensorValue, wanted: SymbolicValue, /) -> SymbolicValue:
+    cls = tx.force(wanted).constant()
     if cls is not torch.Tensor and not _is_written_in_python(cls):
         raise graph_break("unknown-operation", f"a tensor as {cls.__name__}")
     return in_class(tx, value, cls)
-
-
-TENSOR_METHODS["as_subclass"] = _as_subclass
 
 
 # -- from outside ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.core.base import MISSING, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import METHOD_POLYFILLS, constant, evaluate, python_object
 from weft.capture.library.functions.functions import rule
@@ -32,8 +32,8 @@ OPERATOR_POLYFILLS[str, "mod"] = polyfills.percent_format
 
 def _parsed_by(function: Callable[[str], Any]) -> None:
     @rule(function)
-    def parse(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        text = args[0].constant()
+    def parse(tx: Interpreter, template: SymbolicValue, /) -> SymbolicValue:
+        text = template.constant()
         try:
             return tx.wrap_new(function(text))
         except ValueError as error:
@@ -45,8 +45,8 @@ _parsed_by(polyfills.directives_of)
 
 
 @rule(polyfills.join)
-def _join(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    between, items = args[0].constant(), [tx.force(item) for item in tx.to_list(args[1])]
+def _join(tx: Interpreter, separator: SymbolicValue, iterable: SymbolicValue, /) -> SymbolicValue:
+    between, items = separator.constant(), [tx.force(item) for item in tx.to_list(iterable)]
     if any(isinstance(item, TextValue) for item in items) and (
             {item.python_type() for item in items} == {str}):
         return join_texts(tx, [part for item in items for part in (constant(between), item)][1:])
@@ -57,8 +57,9 @@ def _join(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(polyfills.written_by)
-def _written_by(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value, directive = args[0], args[1].constant()
+def _written_by(tx: Interpreter, value: SymbolicValue, conversion: SymbolicValue, /
+                ) -> SymbolicValue:
+    directive = conversion.constant()
     if directive[-1] in "diouxXeEfFgG":
         value = value.plain_number(tx)
     if isinstance(value, SymbolicNumberValue) and _fits(value.python_type(), directive):

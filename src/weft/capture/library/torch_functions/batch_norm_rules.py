@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.constant import is_none
 from weft.capture.library.functions.functions import inline, rule
 from weft.capture.library.torch_functions.batch_norm_polyfills import cumulative_forward
@@ -23,9 +23,9 @@ _FORWARD: Final = torch.nn.BatchNorm1d.forward  # of all batch norms
 
 
 @rule(_FORWARD)
-def _forward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    cumulative = len(args) == 2 and not kwargs and _is_cumulative(tx, tx.force(args[0]))
-    return inline(tx, cumulative_forward if cumulative else _FORWARD, args, kwargs)
+def _forward(tx: Interpreter, layer: SymbolicValue, /, input: SymbolicValue) -> SymbolicValue:
+    cumulative = _is_cumulative(tx, tx.force(layer))
+    return inline(tx, cumulative_forward if cumulative else _FORWARD, [layer, input], {})
 
 
 def _is_cumulative(tx: Interpreter, layer: SymbolicValue) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ import numpy
 import torch
 
 from weft._torch import kernel_choices, precision_settings
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE
 from weft.capture.core.state import Mode
@@ -46,17 +46,17 @@ def _note(tx: Interpreter, mode: Mode) -> None:
         tx.guards.add(source, "eq", mode.now())
 
 
-def _constants(tx: Interpreter, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
+def _constants(tx: Interpreter, args: Iterable[SymbolicValue]) -> tuple[Any, ...]:
     objects = tx.constants(args)
-    if objects is None or kwargs:
+    if objects is None:
         raise graph_break("state", "a setting of a library by values that are no constants")
     return tuple(objects)
 
 
 def _reading(read: Callable[..., Any], write: Callable[..., Any]) -> None:
     @rule(read)
-    def reading(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        mode = Mode(read, write, _constants(tx, args, kwargs))
+    def reading(tx: Interpreter, *where: SymbolicValue) -> SymbolicValue:
+        mode = Mode(read, write, _constants(tx, where))
         _note(tx, mode)
         return tx.wrap_new(mode.now())
 
@@ -67,8 +67,8 @@ def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bo
     _reading(read, write)
 
     @rule(write)
-    def writing(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        *where, value = _constants(tx, args, kwargs)
+    def writing(tx: Interpreter, first: SymbolicValue, /, *more: SymbolicValue) -> SymbolicValue:
+        *where, value = _constants(tx, [first, *more])
         mode = Mode(read, write, tuple(where))
         _note(tx, mode)
         if value == mode.now():
@@ -89,8 +89,9 @@ def _state(read: Callable[..., Any], asked: Callable[..., Any] | None = None,
     function = asked or read
 
     @rule(read)
-    def reading(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        asked_args = _constants(tx, [*args, *kwargs.values()], {}) if where is None else where
+    def reading(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                ) -> SymbolicValue:
+        asked_args = _constants(tx, [*args, *kwargs.values()]) if where is None else where
         name = function.__name__
         source = tx.tree.object(function, name).call(_asking(asked_args), f"{name}()")
         before = tx.state.at_start(function, asked_args)
@@ -110,8 +111,8 @@ _reading(_NUMPY_ERRORS.read, _NUMPY_ERRORS.write)
 
 
 @rule(context_polyfills.set_numpy_errors)
-def _set_numpy_errors(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    (actions,) = _constants(tx, args, kwargs)
+def _set_numpy_errors(tx: Interpreter, wanted: SymbolicValue, /) -> SymbolicValue:
+    (actions,) = _constants(tx, [wanted])
     if not {"ignore", "warn"}.issuperset(dict(actions).values()):
         raise graph_break("state", "errors of floating-point numbers that raise or call")
     _note(tx, _NUMPY_ERRORS)
@@ -120,10 +121,11 @@ def _set_numpy_errors(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
 
 
 @constructor(numpy.errstate)
-def _errstate(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if args or "call" in kwargs:
+def _errstate(tx: Interpreter, cls: type, /, *, call: SymbolicValue | None = None,
+              **kwargs: SymbolicValue) -> SymbolicValue:
+    if call is not None:
         raise graph_break("state", "errors of floating-point numbers that call")
-    return tx.call_python(context_polyfills.NumpyErrors, args, kwargs)
+    return tx.call_python(context_polyfills.NumpyErrors, [], kwargs)
 
 
 for _pair in kernel_choices:

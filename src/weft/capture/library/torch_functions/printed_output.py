@@ -13,9 +13,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.breaks import graph_break
-from weft.capture.core.constant import is_none
+from weft.capture.core.constant import NONE, is_none
+from weft.capture.core.rules import breaking
 from weft.capture.library.classes.instances import ObjectValue
 from weft.capture.library.functions.functions import rule
 from weft.capture.library.standard.library_polyfills import print_to
@@ -26,17 +27,16 @@ if TYPE_CHECKING:
 
 
 @rule(print)
-def _print(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    file = tx.force(kwargs["file"]) if "file" in kwargs else None
-    if file is None or is_none(file):  # where the program itself has redirected it
-        file = tx.wrap_fixed(sys, "sys").getattr(tx, "stdout")
-        if file.source is not None:
+def _print(tx: Interpreter, *values: SymbolicValue, file: SymbolicValue = NONE,
+           **options: SymbolicValue) -> SymbolicValue:
+    target = tx.force(file)
+    if is_none(target):  # where the program itself has redirected it
+        target = tx.wrap_fixed(sys, "sys").getattr(tx, "stdout")
+        if target.source is not None:
             raise graph_break("print", "a call of print")
-    if not isinstance(file, RemadeValue | ObjectValue):
+    if not isinstance(target, RemadeValue | ObjectValue):
         raise graph_break("print", "a call of print")
-    return tx.call_python(print_to, args, {**kwargs, "file": file})
+    return tx.call_python(print_to, [*values], {**options, "file": target})
 
 
-@rule(input, open, exec, eval, compile, breakpoint)
-def _outside(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("print", "a call of print")
+rule(input, open, exec, eval, compile, breakpoint)(breaking("print", "a call of print"))

@@ -7,12 +7,12 @@ leaf, the real function runs on them, and the markers in its result become value
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft._torch import pytree
-from weft.capture.core.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue, by_name
+from weft.capture.core.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import NONE, constant, is_none, python_object
 from weft.capture.core.registry import wraps
@@ -156,82 +156,76 @@ def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
 _PLAIN: Final = (list, tuple, dict, OrderedDict)
 
 
-def _is_leaf_of(args: Args, kwargs: Kwargs, n: int) -> SymbolicValue:
-    """The optional predicate after `n` arguments."""
-    given = dict(kwargs)
-    predicate = args[n] if len(args) > n else given.pop("is_leaf", NONE)
-    if given or len(args) > n + 1:
-        raise graph_break("unknown-operation", "pytree with other arguments")
-    return predicate
-
-
 @rule(pytree.tree_flatten)
-def _flatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    leaves, spec = pytree.tree_flatten(_to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1)))
+def _flatten(tx: Interpreter, tree: SymbolicValue, is_leaf: SymbolicValue = NONE) -> SymbolicValue:
+    leaves, spec = pytree.tree_flatten(_to_markers(tx, tree, is_leaf))
     return TupleValue([ListValue([_to_values(tx, leaf) for leaf in leaves]), SpecValue(spec)])
 
 
 @rule(pytree.tree_leaves)
-def _leaves(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    leaves = pytree.tree_leaves(_to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1)))
+def _leaves(tx: Interpreter, tree: SymbolicValue, is_leaf: SymbolicValue = NONE) -> SymbolicValue:
+    leaves = pytree.tree_leaves(_to_markers(tx, tree, is_leaf))
     return ListValue([_to_values(tx, leaf) for leaf in leaves])
 
 
 @rule(pytree.tree_structure)
-def _structure(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1))
-    return SpecValue(pytree.tree_structure(tree))
+def _structure(tx: Interpreter, tree: SymbolicValue, is_leaf: SymbolicValue = NONE
+               ) -> SymbolicValue:
+    return SpecValue(pytree.tree_structure(_to_markers(tx, tree, is_leaf)))
 
 
 @rule(pytree.tree_unflatten)
-def _unflatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    given = by_name(args, kwargs, "leaves", "treespec")
-    leaves, spec = given["leaves"], given["treespec"]
-    return _unflattened(tx, leaves, spec.constant())
+def _unflatten(tx: Interpreter, leaves: SymbolicValue, treespec: SymbolicValue) -> SymbolicValue:
+    return _unflattened(tx, leaves, treespec.constant())
 
 
-def _mapped(tx: Interpreter, args: Args, kwargs: Kwargs, keep: Callable[[SymbolicValue], bool]
-            ) -> SymbolicValue:
-    first = _to_markers(tx, args[1], _is_leaf_of(args, kwargs, len(args)))
-    trees = [first, *(_to_markers(tx, arg) for arg in args[2:])]
-    leaves, spec = pytree.tree_flatten(trees[0])
-    rest = [spec.flatten_up_to(tree) for tree in trees[1:]]
-    made = []
+def _mapped(
+    tx: Interpreter, function: SymbolicValue, trees: Sequence[SymbolicValue],
+    is_leaf: SymbolicValue, keep: Callable[[SymbolicValue], bool] = lambda value: True,
+) -> SymbolicValue:
+    first, *others = trees
+    leaves, spec = pytree.tree_flatten(_to_markers(tx, first, is_leaf))
+    rest = [spec.flatten_up_to(_to_markers(tx, tree)) for tree in others]
+    results = []
     for items in zip(leaves, *rest, strict=True):
         values = [_to_values(tx, item) for item in items]
-        made.append(Marker(tx.call(args[0], values) if keep(values[0]) else values[0]))
-    return _to_values(tx, _stand_in(pytree.tree_unflatten, made, spec))
+        results.append(Marker(tx.call(function, values) if keep(values[0]) else values[0]))
+    return _to_values(tx, _stand_in(pytree.tree_unflatten, results, spec))
 
 
 @rule(pytree.tree_map)
-def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return _mapped(tx, args, kwargs, lambda value: True)
+def _map(tx: Interpreter, func: SymbolicValue, tree: SymbolicValue, *rests: SymbolicValue,
+         is_leaf: SymbolicValue = NONE) -> SymbolicValue:
+    return _mapped(tx, func, [tree, *rests], is_leaf)
 
 
 @rule(pytree.tree_map_)
-def _map_in_place(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _mapped(tx, args, kwargs, lambda value: True)
-    return args[1]
+def _map_in_place(tx: Interpreter, func: SymbolicValue, tree: SymbolicValue, *rests: SymbolicValue,
+                  is_leaf: SymbolicValue = NONE) -> SymbolicValue:
+    _mapped(tx, func, [tree, *rests], is_leaf)
+    return tree
 
 
 @rule(pytree.tree_map_only)
-def _map_only(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    kinds = args[0].constant()
-    if not isinstance(kinds, (type, tuple)):
+def _map_only(tx: Interpreter, kinds: SymbolicValue, /, func: SymbolicValue, tree: SymbolicValue,
+              is_leaf: SymbolicValue = NONE) -> SymbolicValue:
+    wanted = kinds.constant()
+    if not isinstance(wanted, (type, tuple)):
         raise graph_break("unknown-operation", "tree_map_only with a predicate")
-    return _mapped(tx, args[1:], kwargs, lambda value: issubclass(value.python_type(), kinds))
+    return _mapped(
+        tx, func, [tree], is_leaf, lambda value: issubclass(value.python_type(), wanted))
 
 
 @rule(pytree._is_leaf)
-def _is_leaf(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1))
-    return constant(isinstance(tree, Marker))
+def _is_leaf(tx: Interpreter, tree: SymbolicValue, is_leaf: SymbolicValue = NONE) -> SymbolicValue:
+    return constant(isinstance(_to_markers(tx, tree, is_leaf), Marker))
 
 
 @rule(pytree._broadcast_to_and_flatten)
-def _broadcast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 2))
-    result = pytree._broadcast_to_and_flatten(tree, args[1].constant())
+def _broadcast(tx: Interpreter, tree: SymbolicValue, treespec: SymbolicValue,
+               is_leaf: SymbolicValue = NONE) -> SymbolicValue:
+    markers = _to_markers(tx, tree, is_leaf)
+    result = pytree._broadcast_to_and_flatten(markers, treespec.constant())
     if result is None:
         return constant(None)
     return ListValue([_to_values(tx, item) for item in result])

@@ -70,7 +70,7 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(torch.nn.RNNBase.flatten_parameters)
-def _flatten_parameters(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _flatten_parameters(tx: Interpreter, layer: SymbolicValue, /) -> SymbolicValue:
     """Moves the weights in memory, which programs cannot see: layers do it themselves when they are
     made and when they change their device."""
     return constant(None)
@@ -78,7 +78,7 @@ def _flatten_parameters(tx: Interpreter, args: Args, kwargs: Kwargs) -> Symbolic
 
 def _packed_layer(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Packed sequences, whose lengths the kernel reads from a tensor."""
-    if len(args) > 1 and all(isinstance(arg, TensorValue) for arg in args[:2]):
+    if all(isinstance(arg, TensorValue) for arg in args[:2]):
         raise graph_break("data-dependent-value", f"{function.__name__} of packed sequences")
     return record(tx, function, args, kwargs)
 

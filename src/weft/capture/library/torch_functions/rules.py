@@ -45,6 +45,8 @@ from weft.capture.core.breaks import SkipFrame, graph_break
 from weft.capture.core.constant import (
     FALSE,
     NONE,
+    TRUE,
+    ZERO,
     ConstantValue,
     boolean,
     constant,
@@ -52,6 +54,7 @@ from weft.capture.core.constant import (
     evaluate_call,
     python_object,
 )
+from weft.capture.core.rules import breaking, passed
 from weft.capture.library.classes.classes import constructor
 from weft.capture.library.containers.sequences import ListValue, SizeValue, TupleValue
 from weft.capture.library.functions.functions import rule, rule_of
@@ -59,15 +62,19 @@ from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.tensors import context_polyfills
 from weft.capture.library.tensors.device_modes import with_default_device
 from weft.capture.library.tensors.print_state import check_texts
-from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, own_class, record
-from weft.registrar import registrar
+from weft.capture.library.tensors.tensor import (
+    TensorValue,
+    own_class,
+    record,
+    tensor_method,
+)
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
 
 @rule(torch.compiler.is_exporting, is_tracing, is_tracing_in_c)
-def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _false(tx: Interpreter) -> SymbolicValue:
     return FALSE
 
 
@@ -88,7 +95,7 @@ def _state(function: Any) -> None:
 
 
 @rule(torch.is_grad_enabled)
-def _is_grad_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _is_grad_enabled(tx: Interpreter) -> SymbolicValue:
     if getattr(tx.builder, "hides_grad_mode", False):  # off in the forward, on in the backward
         raise graph_break("checkpoint", "is_grad_enabled() in one with use_reentrant=True")
     return tx.wrap_new(torch.is_grad_enabled())
@@ -111,14 +118,16 @@ for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torc
 
 
 @rule(torch.cuda.get_device_properties)
-def _device_properties(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _device_properties(tx: Interpreter, device: SymbolicValue = NONE) -> SymbolicValue:
     """Properties of a device, which stay the same as long as the process runs."""
-    found = evaluate_call(tx, torch.cuda.get_device_properties, args, kwargs)
-    return tx.wrap_fixed(found, "device properties")
+    properties = evaluate_call(tx, torch.cuda.get_device_properties, [device], {})
+    if properties is MISSING:
+        raise graph_break("state", f"properties of {device!r}")
+    return tx.wrap_fixed(properties, "device properties")
 
 
 @rule(get_privateuse1_backend_name)
-def _privateuse(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _privateuse(tx: Interpreter) -> SymbolicValue:
     return constant(get_privateuse1_backend_name())
 
 
@@ -127,9 +136,9 @@ def _state_change(function: Any) -> None:
     node."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def handler(tx: Interpreter, *args: SymbolicValue) -> SymbolicValue:
         objects = [python_object(tx, a) for a in args]
-        if kwargs or any(o is MISSING for o in objects):
+        if any(o is MISSING for o in objects):
             raise graph_break("state", f"{function.__name__} of values that are no constants")
         if function is torch.set_default_dtype:
             check_texts(tx)
@@ -176,15 +185,16 @@ for _name in torch.functional.__all__:
 
 
 @rule(torch.is_tensor)
-def _is_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(isinstance(args[0], TensorValue))
+def _is_tensor(tx: Interpreter, obj: SymbolicValue, /) -> SymbolicValue:
+    return boolean(isinstance(obj, TensorValue))
 
 
 def _metadata(name: str) -> None:
     @rule(getattr(torch, name))
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if args and isinstance(args[0], TensorValue):
-            return args[0].method(tx, name, args[1:], kwargs)
+    def handler(tx: Interpreter, tensor: SymbolicValue, /, *args: SymbolicValue,
+                **kwargs: SymbolicValue) -> SymbolicValue:
+        if isinstance(tensor, TensorValue):
+            return tensor.method(tx, name, [*args], kwargs)
         raise tx.error(TypeError, f"{name}(): argument must be Tensor")
 
 
@@ -194,25 +204,25 @@ for _name in ("is_floating_point", "is_complex", "is_signed", "numel", "get_devi
 
 
 @rule(module_backward_nodes)
-def _module_backward_hooks(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _module_backward_hooks(tx: Interpreter, hook: SymbolicValue, function: SymbolicValue,
+                           inputs: SymbolicValue, /) -> SymbolicValue:
     """They add their own nodes to autograd's graph and look for them there, so Python calls the
     module; its `forward` is captured by itself."""
-    tensors = [value for value in args[2].iterate(tx) if isinstance(value, TensorValue)]
+    tensors = [value for value in inputs.iterate(tx) if isinstance(value, TensorValue)]
     if not (torch.is_grad_enabled() and any(t.example.requires_grad for t in tensors)):
-        return TupleValue([args[2], NONE])
+        return TupleValue([inputs, NONE])
     if tx.root is not None and tx.root.code.co_filename == torch_module.__file__:
         raise SkipFrame("backward hooks of a module", counts=False)
     raise graph_break("gradient-hook", "the call of a module with backward hooks")
 
 
 @rule(torch.result_type)
-def _result_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_new(evaluate(tx, lambda: torch.result_type(*(a.fake(tx) for a in args))))
+def _result_type(tx: Interpreter, tensor: SymbolicValue, other: SymbolicValue) -> SymbolicValue:
+    return tx.wrap_new(evaluate(tx, lambda: torch.result_type(tensor.fake(tx), other.fake(tx))))
 
 
-@rule(torch.equal, torch.allclose, torch.is_nonzero)
-def _data(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("data-dependent-value", "a comparison of tensors that gives a Python bool")
+rule(torch.equal, torch.allclose, torch.is_nonzero)(breaking(
+    "data-dependent-value", "a comparison of tensors that gives a Python bool"))
 
 
 _NUMPY_TYPES: Final = {
@@ -223,15 +233,16 @@ _NUMPY_TYPES: Final = {
 }
 
 
-def _with_numpy_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments with plain numbers for NumPy's, of whose dtype the tensor will be."""
-    kinds = _number_types(tx, args[0]) if len(args) == 1 and "dtype" not in kwargs else set()
+def _with_numpy_type(tx: Interpreter, data: SymbolicValue, options: Kwargs
+                     ) -> tuple[SymbolicValue, Kwargs]:
+    """The data with plain numbers for NumPy's, of whose dtype the tensor will be."""
+    kinds = set() if "dtype" in options else _number_types(tx, data)
     if kinds.isdisjoint(_NUMPY_TYPES) or not kinds <= {int, float, bool, *_NUMPY_TYPES}:
-        return args, kwargs
+        return data, options
     plain = {int: torch.int64, float: torch.get_default_dtype(), bool: torch.bool}
     types = [(_NUMPY_TYPES | plain)[kind] for kind in kinds]
-    named = kwargs | {"dtype": constant(functools.reduce(torch.promote_types, types))}
-    return [_plain_numbers(tx, args[0])], named
+    dtype = constant(functools.reduce(torch.promote_types, types))
+    return _plain_numbers(tx, data), options | {"dtype": dtype}
 
 
 def _plain_numbers(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
@@ -252,35 +263,43 @@ def _number_types(tx: Interpreter, value: SymbolicValue) -> set[type]:
 
 
 @rule(torch.as_tensor)
-def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    args, kwargs = _with_numpy_type(tx, args, kwargs)
-    if args and not isinstance(args[0], TensorValue) and (
-            _holds(tx, args[0], SymbolicNumberValue) or _holds(tx, args[0], TensorValue)):
-        return _tensor(tx, args, kwargs)
-    return record(tx, torch.as_tensor, args, kwargs)
+def _as_tensor(tx: Interpreter, data: SymbolicValue, *, dtype: SymbolicValue | None = None,
+               device: SymbolicValue | None = None) -> SymbolicValue:
+    plain, options = _with_numpy_type(tx, data, passed(dtype=dtype, device=device))
+    if not isinstance(plain, TensorValue) and (
+            _holds(tx, plain, SymbolicNumberValue) or _holds(tx, plain, TensorValue)):
+        return _tensor(tx, plain, **options)
+    return record(tx, torch.as_tensor, [plain], options)
 
 
 @rule(torch.asarray)
-def _asarray(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return record(tx, torch.asarray, *_with_numpy_type(tx, args, kwargs))
+def _asarray(tx: Interpreter, obj: SymbolicValue, *, dtype: SymbolicValue | None = None,
+             device: SymbolicValue | None = None, copy: SymbolicValue | None = None,
+             requires_grad: SymbolicValue | None = None) -> SymbolicValue:
+    plain, options = _with_numpy_type(tx, obj, passed(
+        dtype=dtype, device=device, copy=copy, requires_grad=requires_grad))
+    return record(tx, torch.asarray, [plain], options)
 
 
 @rule(torch.tensor)
-def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    args, kwargs = _with_numpy_type(tx, args, kwargs)
-    of_tensors = args and (isinstance(args[0], TensorValue) or _holds(tx, args[0], TensorValue))
-    options = set(kwargs) - {"dtype", "device"}
-    if of_tensors and options:
-        raise graph_break("data-dependent-value", f"torch.tensor of {args[0]!r} with {options}")
-    if of_tensors and isinstance(args[0], TensorValue):
-        return _copied_tensor(tx, args[0], kwargs)
-    if options or not args or not (of_tensors or _holds(tx, args[0], SymbolicNumberValue)):
-        return record(tx, torch.tensor, args, kwargs)
-    kwargs = with_default_device(tx, torch.tensor, kwargs)
-    wanted = {name: value for name, value in kwargs.items() if value is not NONE}
-    made = _stack(tx, args[0], wanted.get("dtype"))
-    assert isinstance(made, TensorValue)
-    return record(tx, "to", [made], wanted) if wanted else made
+def _tensor(tx: Interpreter, data: SymbolicValue, *, dtype: SymbolicValue | None = None,
+            device: SymbolicValue | None = None, requires_grad: SymbolicValue | None = None,
+            pin_memory: SymbolicValue | None = None) -> SymbolicValue:
+    plain, options = _with_numpy_type(tx, data, passed(
+        dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory))
+    of_tensors = _holds(tx, plain, TensorValue)
+    others = set(options) - {"dtype", "device"}
+    if of_tensors and others:
+        raise graph_break("data-dependent-value", f"torch.tensor of {plain!r} with {others}")
+    if isinstance(plain, TensorValue):
+        return _copied_tensor(tx, plain, options)
+    if others or not (of_tensors or _holds(tx, plain, SymbolicNumberValue)):
+        return record(tx, torch.tensor, [plain], options)
+    defaults = with_default_device(tx, torch.tensor, options)
+    wanted = {name: value for name, value in defaults.items() if value is not NONE}
+    stacked = _stack(tx, plain, wanted.get("dtype"))
+    assert isinstance(stacked, TensorValue)
+    return record(tx, "to", [stacked], wanted) if wanted else stacked
 
 
 @functools.cache
@@ -333,21 +352,20 @@ def _holds(tx: Interpreter, value: SymbolicValue, kind: type[SymbolicValue]) -> 
     return isinstance(value, kind)
 
 
-@rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_state,
-      torch.set_rng_state, torch.save, torch.load, torch.cuda.synchronize,
-      torch.set_printoptions, torch.set_flush_denormal)
-def _outside(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("state", "a function that changes state outside of graphs")
+rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_state,
+     torch.set_rng_state, torch.save, torch.load, torch.cuda.synchronize,
+     torch.set_printoptions, torch.set_flush_denormal)(breaking(
+         "state", "a function that changes state outside of graphs"))
 
 
 def _setting(change: Any, *reads: Callable[[], Any]) -> None:
     """The rule of a setting: setting the current value, which is guarded, changes nothing."""
 
     @rule(change)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        wanted = tx.constants(args)
+    def handler(tx: Interpreter, *values: SymbolicValue) -> SymbolicValue:
+        wanted = tx.constants(values)
         now = [tx.wrap_fixed(read, read.__name__).call(tx, [], {}).constant() for read in reads]
-        if not kwargs and wanted is not None and wanted == now:
+        if wanted is not None and wanted == now:
             return NONE
         raise graph_break("state", "a function that changes state outside of graphs")
 
@@ -358,7 +376,7 @@ _setting(torch.set_anomaly_enabled, torch.is_anomaly_enabled, torch.is_anomaly_c
 
 
 @rule(torch.compiler.cudagraph_mark_step_begin)
-def _mark_step(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _mark_step(tx: Interpreter) -> SymbolicValue:
     """weft's CUDA graphs never overwrite what a program holds: there are no steps to mark."""
     return NONE
 
@@ -367,61 +385,60 @@ _TYPED: Final = [kind for kind in vars(torch).values() if type(kind) is type(tor
 
 
 @constructor(torch.Tensor, *_TYPED)
-def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _make_tensor(tx: Interpreter, cls: type, *args: SymbolicValue) -> SymbolicValue:
     """`torch.FloatTensor([1, 2])` takes numbers, `torch.FloatTensor(2, 3)` sizes."""
     dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype  # type: ignore[attr-defined]
     named: Kwargs = {"dtype": constant(dtype), "device": constant(torch.device("cpu"))}
-    sizes = args or [constant(0)]
-    if len(args) == 1 and isinstance(args[0], SizeValue):
-        sizes = args[0].all(tx)
-    if not kwargs and all(value.python_type() is int for value in sizes):
+    data = args[0] if len(args) == 1 else None
+    sizes = data.all(tx) if isinstance(data, SizeValue) else [*args] or [ZERO]
+    if all(value.python_type() is int for value in sizes):
         return record(tx, torch.empty, [TupleValue(sizes)], named)
-    if not kwargs and len(args) == 1 and args[0].python_type() is numpy.ndarray:
-        return tx.call_python(torch.as_tensor, args, named)
-    if kwargs or len(args) != 1 or args[0].python_type() not in (list, tuple, range):
+    if data is not None and data.python_type() is numpy.ndarray:
+        return tx.call_python(torch.as_tensor, [data], named)
+    if data is None or data.python_type() not in (list, tuple, range):
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
-    return _tensor(tx, args, named)
+    return _tensor(tx, data, **named)
 
 
 @constructor(lazy_property_of_class)
-def _lazy_property(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _lazy_property(tx: Interpreter, cls: type, wrapped: SymbolicValue) -> SymbolicValue:
     """Programs only read its type (`Distribution.__init__`)."""
-    wrapped = args[0].real()
-    if wrapped is MISSING:
+    function = wrapped.real()
+    if function is MISSING:
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
-    return tx.wrap_fixed(lazy_property_of_class(wrapped), wrapped.__name__)
+    return tx.wrap_fixed(lazy_property_of_class(function), function.__name__)
 
 
 # -- tensor methods with a rule of their own ------------------------------------------------------
 
 
-_tensor_method = registrar(TENSOR_METHODS)
-
-
-@_tensor_method("type")
-def _tensor_type(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@tensor_method("type")
+def _tensor_type(tx: Interpreter, value: TensorValue, dtype: SymbolicValue | None = None,
+                 non_blocking: SymbolicValue | None = None) -> SymbolicValue:
     """`x.type(torch.DoubleTensor)`: graphs hold dtypes, not these classes."""
-    first = tx.force(args[0]) if args else NONE
+    first = NONE if dtype is None else tx.force(dtype)
     wanted: Any = first.constant() if first.is_constant else None
     if hasattr(wanted, "dtype") and hasattr(wanted, "is_cuda"):
         if wanted.is_cuda:
             raise graph_break("unknown-operation", f"a tensor as {wanted!r}")
         target = [constant(torch.device("cpu")), constant(wanted.dtype)]
         return record(tx, "to", [value, *target])
-    return value.metadata(tx, "type", args, kwargs)
+    return value.metadata(tx, "type", [] if dtype is None else [dtype],
+                          passed(non_blocking=non_blocking))
 
 
-@_tensor_method("__len__")
-def _tensor_len(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@tensor_method("__len__")
+def _tensor_len(tx: Interpreter, value: TensorValue) -> SymbolicValue:
     return value.rows(tx)
 
 
-@_tensor_method("new")
-def _tensor_new(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+@tensor_method("new")
+def _tensor_new(tx: Interpreter, value: TensorValue, *args: SymbolicValue, **kwargs: SymbolicValue
+                ) -> SymbolicValue:
     """A torch.Size is a size, any other sequence is data; graphs know only tuples."""
     first = tx.force(args[0]) if args else None
     if first is None or isinstance(first, SizeValue) or first.python_type() is int:
-        size = first if isinstance(first, SizeValue) else TupleValue(list(args))
+        size = first if isinstance(first, SizeValue) else TupleValue(args)
         return record(tx, "new_empty", [value, size], kwargs)
     if isinstance(first, TensorValue):
         return record(tx, "new", [value, *args], kwargs)
@@ -429,11 +446,12 @@ def _tensor_new(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs)
 
 
 @rule(check_tensor_all)
-def _check_all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _check_all(tx: Interpreter, cond: SymbolicValue, message: SymbolicValue | None = None
+               ) -> SymbolicValue:
     """The same check at the graph's run time, with the same error and message."""
-    if len(args) > 1 or kwargs:
+    if message is not None:
         raise graph_break("data-dependent-value", "torch._check_tensor_all with a message")
-    truth = args[0].method(tx, "all", [], {})
+    truth = cond.method(tx, "all", [], {})
     text = ("Expected cond to be True, but got False. (Could this error message be improved? If "
             "so, please report an enhancement request to PyTorch.)")
     record(tx, assert_async, [truth, constant(text)])
@@ -447,47 +465,47 @@ def _assert_async(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(push_torch_function_mode)
-def _push_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    tx.modes.functions.append(args[0])
+def _push_mode(tx: Interpreter, mode: SymbolicValue, /) -> SymbolicValue:
+    tx.modes.functions.append(mode)
     return NONE
 
 
 @rule(pop_torch_function_mode)
-def _pop_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _pop_mode(tx: Interpreter) -> SymbolicValue:
     return tx.modes.functions.pop()
 
 
 @rule(is_torch_function_mode_enabled)
-def _mode_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _mode_enabled(tx: Interpreter) -> SymbolicValue:
     return boolean(tx.modes.functions)
 
 
 @rule(dispatch_mode_depth)
-def _count_dispatch_modes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _count_dispatch_modes(tx: Interpreter) -> SymbolicValue:
     """Always 0: frames are not captured under dispatch modes."""
     return constant(0)
 
 
 @rule(torch_function_modes)
-def _count_modes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _count_modes(tx: Interpreter) -> SymbolicValue:
     return constant(len(tx.modes.functions))
 
 
 @rule(torch_function_mode_at)
-def _mode_at(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    mode: SymbolicValue = tx.modes.functions[args[0].constant()]
+def _mode_at(tx: Interpreter, index: SymbolicValue, /) -> SymbolicValue:
+    mode: SymbolicValue = tx.modes.functions[index.constant()]
     return mode
 
 
 def _scaled(name: str, polyfill: Any) -> None:
     """addcdiv_ and addcmul_ read `value`; when that is a tensor it stays one."""
 
-    @_tensor_method(name)
-    def handler(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        scale = kwargs.get("value")
-        if isinstance(scale, TensorValue):
-            return tx.call_python(polyfill, [value, *args, scale])
-        return record(tx, name, [value, *args], kwargs)
+    @tensor_method(name)
+    def handler(tx: Interpreter, tensor: TensorValue, /, *args: SymbolicValue,
+                value: SymbolicValue | None = None) -> SymbolicValue:
+        if isinstance(value, TensorValue):
+            return tx.call_python(polyfill, [tensor, *args, value])
+        return record(tx, name, [tensor, *args], passed(value=value))
 
 
 _scaled("addcdiv_", context_polyfills.addcdiv_)
@@ -502,12 +520,12 @@ _FUNCTION_SWITCH: Any = DisableTorchFunction
 
 
 @constructor(_SUBCLASS_SWITCH)
-def _plain_tensors(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _plain_tensors(tx: Interpreter, cls: type) -> SymbolicValue:
     return tx.call_python(context_polyfills.PlainTensors, [])
 
 
 @constructor(_FUNCTION_SWITCH)
-def _plain_functions(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _plain_functions(tx: Interpreter, cls: type) -> SymbolicValue:
     return tx.call_python(context_polyfills.PlainFunctions, [])
 
 
@@ -515,15 +533,15 @@ _INFERENCE: Any = InferenceMode
 
 
 @constructor(_INFERENCE)
-def _inference_region(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.call_python(context_polyfills.InferenceRegion, args, kwargs)
+def _inference_region(tx: Interpreter, cls: type, mode: SymbolicValue = TRUE) -> SymbolicValue:
+    return tx.call_python(context_polyfills.InferenceRegion, [mode])
 
 
 @rule(context_polyfills.switch_inference)
-def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _switch_inference(tx: Interpreter, wanted: SymbolicValue, /) -> SymbolicValue:
     """Unless the whole graph runs in that mode (`EarlyEnds`), tensors made there stay inside it,
     where it only means that nothing has a gradient."""
-    mode = args[0].constant()
+    mode = wanted.constant()
     if mode is None:
         tx.state.leave_inference()
         tx.early_ends.note_inference_end(tx)
@@ -535,16 +553,18 @@ def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
 
 
 @constructor(*_SWITCHES)
-def _null_context(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _null_context(tx: Interpreter, cls: type, name: SymbolicValue, args: SymbolicValue = NONE
+                  ) -> SymbolicValue:
     return tx.call_python(context_polyfills.NullContext, [])
 
 
 @rule(torch.autograd.profiler.record_function.__enter__)
-def _enter_range(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _enter_range(tx: Interpreter, region: SymbolicValue, /) -> SymbolicValue:
     """A range that was made outside, such as a function's decorator."""
-    return args[0]
+    return region
 
 
 @rule(torch.autograd.profiler.record_function.__exit__)
-def _leave_range(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _leave_range(tx: Interpreter, region: SymbolicValue, exc_type: SymbolicValue,
+                 exc_value: SymbolicValue, traceback: SymbolicValue) -> SymbolicValue:
     return NONE

@@ -20,39 +20,44 @@ import torch
 import torch.nn.functional as F
 
 from weft._torch import are_functorch_transforms_active, nn_functions
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.base import Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import graph_break
-from weft.capture.core.constant import NONE, constant, evaluate
+from weft.capture.core.constant import ONE, constant, evaluate
 from weft.capture.library.containers.sequences import ListValue, TupleValue
 from weft.capture.library.functions.functions import rule
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.tensors.operations_on_fakes import name_of
-from weft.capture.library.tensors.tensor import TENSOR_METHODS, TensorValue, plain_integers, record
+from weft.capture.library.tensors.tensor import (
+    TensorValue,
+    plain_integers,
+    record,
+    tensor_method,
+)
 from weft.capture.library.torch_functions import size_polyfills
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
-Applies = Callable[["Interpreter", Args, Kwargs], bool]
+Applies = Callable[..., bool]
 Choices = list[tuple[Any, Applies]]
-"""Polyfills, and for which arguments each is asked."""
+"""Polyfills, and tests of their arguments that say whether they are asked."""
 
 
 def _register(target: Any, choices: Choices) -> None:
     """The rule of a function, or of the tensors' method of that name."""
 
-    def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        args, kwargs = plain_integers(tx, name_of(target), [tx.force(arg) for arg in args], kwargs)
+    def call(tx: Interpreter, /, *values: SymbolicValue, **named: SymbolicValue) -> SymbolicValue:
+        args, kwargs = plain_integers(tx, name_of(target), [*map(tx.force, values)], named)
         for polyfill, applies in choices:
-            if _binds(polyfill, args, kwargs) and applies(tx, args, kwargs):
+            if _binds(polyfill, args, kwargs) and applies(tx, *args, **kwargs):
                 made = tx.call_python(polyfill, args, kwargs)
                 if not (made.is_constant and made.constant() is NotImplemented):
                     return made
         return record(tx, target, args, kwargs)
 
     if isinstance(target, str):
-        TENSOR_METHODS[target] = lambda tx, tensor, args, kwargs: call(tx, [tensor, *args], kwargs)
+        tensor_method(target)(call)
     else:
         rule(target)(call)
 
@@ -69,79 +74,79 @@ def _binds(polyfill: Any, args: Args, kwargs: Kwargs) -> bool:
     return True
 
 
-def _always(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+def _always(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> bool:
     return True
 
 
-def _symbolic_number(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+def _symbolic_number(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> bool:
     """Some argument, or item of one, is a symbolic number."""
-    return any(isinstance(value, SymbolicNumberValue) for value in _each(tx, args, kwargs))
+    return any(isinstance(value, SymbolicNumberValue)
+               for value in _each(tx, *args, *kwargs.values()))
 
 
-def _symbolic_sizes(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+def _symbolic_sizes(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> bool:
     """Some tensor has symbolic sizes."""
-    return any(type(n) is not int for value in _each(tx, args, kwargs)
+    return any(type(n) is not int for value in _each(tx, *args, *kwargs.values())
                if isinstance(value, TensorValue) for n in value.example.shape)
 
 
-def _each(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+def _each(tx: Interpreter, *args: SymbolicValue) -> Iterator[SymbolicValue]:
     """The arguments and the items of sequences among them."""
-    for arg in (*args, *kwargs.values()):
+    for arg in args:
         value = tx.force(arg)
         yield value
         if isinstance(value, ListValue | TupleValue):
             yield from map(tx.force, value.iterate(tx))
 
 
-def _symbolic_steps(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    steps = by_name(args, kwargs, "start", "end", "steps").get("steps", NONE)
+def _symbolic_steps(tx: Interpreter, start: SymbolicValue, end: SymbolicValue,
+                    steps: SymbolicValue, **options: SymbolicValue) -> bool:
     return isinstance(tx.force(steps), SymbolicNumberValue)
 
 
-def _pooled_in_other_ways(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+def _pooled_in_other_ways(tx: Interpreter, input: SymbolicValue, *args: SymbolicValue,
+                          **options: SymbolicValue) -> bool:
     """Symbolic sizes, or a layout that eager would not keep."""
-    x = args[0] if args else kwargs.get("input")
-    return isinstance(x, TensorValue) and (_symbolic_sizes(tx, [x], {}) or 1 in x.example.shape
-                                           or not x.example.is_contiguous())
+    return isinstance(input, TensorValue) and (
+        _symbolic_sizes(tx, input) or 1 in input.example.shape
+        or not input.example.is_contiguous())
 
 
-def _more_than_correction(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+def _more_than_correction(tx: Interpreter, input: SymbolicValue, *,
+                          correction: SymbolicValue = ONE) -> bool:
     """Real numbers, more observations than the correction: ATen reads a tensor to test that."""
-    x, correction = args[0] if args else None, kwargs.get("correction", constant(1))
-    if not isinstance(x, TensorValue) or not correction.is_constant:
+    if not isinstance(input, TensorValue) or not correction.is_constant:
         return False
-    if not x.example.is_floating_point() or x.example.dim() not in (1, 2):
+    if not input.example.is_floating_point() or input.example.dim() not in (1, 2):
         return False
-    enough = x.example.shape[-1] - correction.constant() > 0
+    enough = input.example.shape[-1] - correction.constant() > 0
     return is_hinted(enough) and bool(evaluate(tx, lambda: bool(enough)))
 
 
-def _one_hot(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+_BY_DATA: Final = constant(-1)
+
+
+def _one_hot(tx: Interpreter, input: SymbolicValue, num_classes: SymbolicValue = _BY_DATA) -> bool:
     """The number of classes depends on data: not given, or -1."""
-    given = by_name(args, kwargs, "input", "num_classes")
-    index, classes = given.get("input"), given.get("num_classes", constant(-1))
-    if not (classes.is_constant and classes.constant() == -1):
+    if not (num_classes.is_constant and num_classes.constant() == -1):
         return False
-    if not isinstance(index, TensorValue) or index.example.dtype is not torch.int64:
+    if not isinstance(input, TensorValue) or input.example.dtype is not torch.int64:
         return False
-    empty = any(type(n) is int and n == 0 for n in index.example.shape)
+    empty = any(type(n) is int and n == 0 for n in input.example.shape)
     return tx.shapes.data_dependent and not empty
 
 
-def _one_hot_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+def _one_hot_of(tx: Interpreter, input: SymbolicValue, num_classes: SymbolicValue) -> bool:
     """The number of classes is symbolic."""
-    given = by_name(args, kwargs, "input", "num_classes")
-    index = given.get("input")
-    whole = isinstance(index, TensorValue) and index.example.dtype is torch.int64
-    return whole and isinstance(tx.force(given.get("num_classes", NONE)), SymbolicNumberValue)
+    whole = isinstance(input, TensorValue) and input.example.dtype is torch.int64
+    return whole and isinstance(tx.force(num_classes), SymbolicNumberValue)
 
 
-def _one_hot_on_cpu(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+def _one_hot_on_cpu(tx: Interpreter, input: SymbolicValue, num_classes: SymbolicValue) -> bool:
     """The kernel checks the classes, and that their number is positive."""
-    given = by_name(args, kwargs, "input", "num_classes")
-    index, classes = given.get("input"), tx.force(given.get("num_classes", NONE))
-    plain = (isinstance(index, TensorValue) and index.example.dtype is torch.int64
-             and index.example.device.type == "cpu" and not are_functorch_transforms_active())
+    classes = tx.force(num_classes)
+    plain = (isinstance(input, TensorValue) and input.example.dtype is torch.int64
+             and input.example.device.type == "cpu" and not are_functorch_transforms_active())
     number = classes.constant() if plain and classes.is_constant else None
     if type(number) is not int or number == -1:
         return False
