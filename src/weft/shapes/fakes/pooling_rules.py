@@ -8,9 +8,9 @@ ends at the border, up to 2.11 even without `ceil_mode`: a variant for each rema
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -34,35 +34,44 @@ aten = torch.ops.aten
 _Numbers = Sequence[int]
 
 
-def _maxima(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(x, kernel, steps, paddings, dilations)`: the maxima and their places."""
-    require(2 <= len(args) <= 5 and not kwargs)
-    sizes = _pooled(rank, args[0], _window(args[1:]))
-    return [_row_major(args[0], sizes), _row_major(args[0], sizes, torch.int64)]
+_KERNELS: Final = ()
+"""Steps as long as the kernel."""
+_NO_PADDING: Final = (0,)
+_ONES: Final = (1,)
 
 
-def _maxima_gradient(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(gradient, x, kernel, steps, paddings, dilations, ceil_mode, places)`."""
-    require(len(args) == 8 and not kwargs and not args[6])
-    return _gradient(rank, args, args[2:6])
+def _maxima(
+    rank: int, x: Any, kernel: _Numbers, steps: _Numbers = _KERNELS,
+    paddings: _Numbers = _NO_PADDING, dilations: _Numbers = _ONES, /,
+) -> list[Result]:
+    """The maxima and their places."""
+    sizes = _pooled(rank, x, (kernel, steps, paddings, dilations))
+    return [_row_major(x, sizes), _row_major(x, sizes, torch.int64)]
 
 
-def _averages(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(x, kernel, steps, paddings, ceil_mode, ...)`."""
-    require(2 <= len(args) and not kwargs and not any(args[4:5]) and 0 not in args[6:7])
-    return [_row_major(args[0], _pooled(rank, args[0], _window(args[1:4])))]
+def _maxima_gradient(
+    rank: int, gradient: Any, x: Any, kernel: _Numbers, steps: _Numbers, paddings: _Numbers,
+    dilations: _Numbers, ceil_mode: bool, places: object, /,
+) -> list[Result]:
+    require(not ceil_mode)
+    return _gradient(rank, gradient, x, (kernel, steps, paddings, dilations))
 
 
-def _averages_gradient(rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(gradient, x, kernel, steps, paddings, ceil_mode, ...)`."""
-    require(len(args) == 8 and not kwargs and not args[5])
-    return _gradient(rank, args, (*args[2:5], [1]))
+def _averages(
+    rank: int, x: Any, kernel: _Numbers, steps: _Numbers = _KERNELS,
+    paddings: _Numbers = _NO_PADDING, ceil_mode: bool = False, counts_padding: object = True,
+    divisor: int | None = None, /,
+) -> list[Result]:
+    require(not ceil_mode and divisor != 0)
+    return [_row_major(x, _pooled(rank, x, (kernel, steps, paddings, _ONES)))]
 
 
-def _window(numbers: Sequence[_Numbers]) -> list[_Numbers]:
-    """The kernel's sizes, and with defaults the steps, paddings and dilations."""
-    defaults: list[_Numbers] = [[], [0], [1]]
-    return [*numbers, *defaults[len(numbers) - 1:]]
+def _averages_gradient(
+    rank: int, gradient: Any, x: Any, kernel: _Numbers, steps: _Numbers, paddings: _Numbers,
+    ceil_mode: bool, counts_padding: object, divisor: object, /,
+) -> list[Result]:
+    require(not ceil_mode)
+    return _gradient(rank, gradient, x, (kernel, steps, paddings, _ONES))
 
 
 def _pooled(rank: int, x: Any, window: Sequence[_Numbers]) -> Sizes:
@@ -81,13 +90,13 @@ def _pooled(rank: int, x: Any, window: Sequence[_Numbers]) -> Sizes:
     return (*sizes[:-rank], *pixels)
 
 
-def _gradient(rank: int, args: Sequence[Any], window: Sequence[_Numbers]) -> list[Result]:
-    """`(gradient, x, ...)`: a gradient laid out as the images."""
-    expected = _pooled(rank, args[1], window)
-    sizes = sizes_of(args[0])
-    require(len(sizes) == len(expected) and args[0].dtype is args[1].dtype)
+def _gradient(rank: int, gradient: Any, x: Any, window: Sequence[_Numbers]) -> list[Result]:
+    """A gradient laid out as the images."""
+    expected = _pooled(rank, x, window)
+    sizes = sizes_of(gradient)
+    require(len(sizes) == len(expected) and gradient.dtype is x.dtype)
     require(all(guarded(eq(n, m)) for n, m in zip(sizes, expected, strict=True)))
-    return [_row_major(args[1], sizes_of(args[1]))]
+    return [_row_major(x, sizes_of(x))]
 
 
 def _row_major(x: FakeTensor, sizes: Sizes, dtype: torch.dtype | None = None) -> Result:

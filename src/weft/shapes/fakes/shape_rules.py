@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
 from weft._torch import FakeTensor, OpOverload
+from weft.arity import arity
 from weft.shapes.algebra.bounds import lower_bound
 from weft.shapes.algebra.expr import Expr, IntExpr, floor_div, symbol_of
 from weft.shapes.algebra.layout import channels_last, dense_strides, row_major
@@ -53,7 +54,9 @@ class Unusual(Exception):
     """The formula does not cover this case."""
 
 
-Rule = Callable[[Sequence[Any], Mapping[str, Any]], list[Result]]
+Rule = Callable[..., list[Result]]
+"""Has the operator's parameters; what does not fit them is not covered."""
+
 RULES: Final[dict[OpOverload, Rule]] = {}
 
 
@@ -67,11 +70,11 @@ def infer(
 ) -> list[Result] | None:
     """The results' metadata, or None if PyTorch must compute it."""
     rule = RULES.get(func)
-    if rule is None:
+    if rule is None or not arity(rule).accepts(len(args), kwargs):
         return None
     _contexts.append(context)
     try:
-        return rule(args, kwargs)
+        return rule(*args, **kwargs)
     except Unusual:
         return None
     finally:
@@ -311,26 +314,19 @@ def _as_float(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
 
-def _operands(count: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-    require(len(args) >= count and not kwargs)
-    return args[:count]
-
-
 def _unary(to_float: bool) -> Rule:
-    def rule(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-        operands = _operands(1, args, {})
-        dtype = _promoted(operands)
-        return _elementwise(operands, _as_float(dtype) if to_float else dtype)
+    def rule(x: Any, /, *options: object, **named: object) -> list[Result]:
+        dtype = _promoted([x])
+        return _elementwise([x], _as_float(dtype) if to_float else dtype)
 
     return rule
 
 
 def _binary(to_float: bool = False) -> Rule:
-    def rule(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-        require(all(name == "alpha" and type(v) is int for name, v in kwargs.items()))
-        operands = _operands(2, args, {})
-        dtype = _promoted(operands)
-        return _elementwise(operands, _as_float(dtype) if to_float else dtype)
+    def rule(x: Any, y: Any, /, *options: object, alpha: Any = 1) -> list[Result]:
+        require(type(alpha) is int)
+        dtype = _promoted([x, y])
+        return _elementwise([x, y], _as_float(dtype) if to_float else dtype)
 
     return rule
 
@@ -338,48 +334,44 @@ def _binary(to_float: bool = False) -> Rule:
 def _of_one_type(rule: Rule, floats: bool = False) -> Rule:
     """A rule for two tensors of the same type; the meta kernels know what others may be."""
 
-    def checked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-        first, second = _tensors(args[:2])
+    @wraps(rule)
+    def checked(x: Any, y: Any, /, *options: object, **named: object) -> list[Result]:
+        first, second = _tensors([x, y])
         require(first.dtype is second.dtype and (first.dtype.is_floating_point or not floats))
-        return rule(args, kwargs)
+        return rule(x, y, *options, **named)
 
     return checked
 
 
-def _comparison(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    operands = _operands(2, args, kwargs)
-    _promoted(operands)
-    return _elementwise(operands, torch.bool)
+def _comparison(x: Any, y: Any, /) -> list[Result]:
+    _promoted([x, y])
+    return _elementwise([x, y], torch.bool)
 
 
-def _logical(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    return _elementwise(_operands(2, args, kwargs), torch.bool)
+def _logical(x: Any, y: Any, /) -> list[Result]:
+    return _elementwise([x, y], torch.bool)
 
 
-def _masked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+def _masked(gradient: Any, mask: Any, scale: object, /) -> list[Result]:
     """gradient * mask * scale"""
-    gradient, mask = _operands(2, args, {})
     require(gradient.dtype.is_floating_point or gradient.dtype.is_complex)
     return _elementwise((gradient, mask), gradient.dtype)
 
 
-def _threshold_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+def _threshold_gradient(gradient: Any, x: Any, threshold: object, /) -> list[Result]:
     """Laid out as the input, which is the second argument, rather than as the gradient."""
-    gradient, x = _operands(2, args, {})
     require(gradient.dtype is x.dtype and x.dtype.is_floating_point)
     return _elementwise((x, gradient), x.dtype)
 
 
-def _power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    operands = _operands(2, args, kwargs)
-    return _elementwise(operands[:1], _promoted(operands))  # the exponent is no operand
+def _power(x: Any, exponent: Any, /) -> list[Result]:
+    return _elementwise([x], _promoted([x, exponent]))  # the exponent is no operand
 
 
-def _where(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    operands = _operands(3, args, kwargs)
-    require(type(operands[0]) is FakeTensor and operands[0].dtype is torch.bool)
-    require(all(type(a) is FakeTensor for a in operands))
-    return _elementwise(operands, _promoted(operands[1:]))
+def _where(condition: Any, x: Any, y: Any, /) -> list[Result]:
+    require(type(condition) is FakeTensor and condition.dtype is torch.bool)
+    require(type(x) is FakeTensor and type(y) is FakeTensor)
+    return _elementwise([condition, x, y], _promoted([x, y]))
 
 
 def _register(rule: Rule, overload: str, names: str) -> None:
@@ -427,21 +419,18 @@ def _product(a: Any, b: Any, batch: int) -> list[Result]:
     return [Result(sizes, row_major(sizes), a.dtype, _tensors((a, b))[0].fake_device)]
 
 
-def _mm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    require(len(args) == 2 and not kwargs)
-    return _product(args[0], args[1], 0)
+def _mm(a: Any, b: Any, /) -> list[Result]:
+    return _product(a, b, 0)
 
 
-def _bmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    require(len(args) == 2 and not kwargs)
-    return _product(args[0], args[1], 1)
+def _bmm(a: Any, b: Any, /) -> list[Result]:
+    return _product(a, b, 1)
 
 
-def _addmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    require(len(args) == 3)
-    (result,) = _product(args[1], args[2], 0)
-    require(args[0].dtype == result.dtype and args[0].fake_device == result.device)
-    require(all_same(_broadcast([sizes_of(args[0]), result.sizes]), result.sizes))
+def _addmm(x: Any, a: Any, b: Any, /, *, beta: object = 1, alpha: object = 1) -> list[Result]:
+    (result,) = _product(a, b, 0)
+    require(x.dtype == result.dtype and x.fake_device == result.device)
+    require(all_same(_broadcast([sizes_of(x), result.sizes]), result.sizes))
     return [result]
 
 
@@ -453,12 +442,13 @@ RULES[aten.addmm.default] = _addmm
 # ------------------------------------------------------------------------------ convolutions
 
 
-def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(x, weight, bias, stride, padding, dilation, transposed, output padding, groups)` of
-    row-major operands."""
-    require(len(args) == 9 and not kwargs)
-    x, weight, bias, *window, transposed, extra, group_count = args
-    (groups,) = values_of([group_count])
+def _convolution(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    extra: Any, groups: Any, /,
+) -> list[Result]:
+    """Of row-major operands."""
+    window = (stride, padding, dilation)
+    (count,) = values_of([groups])
     tensors = _tensors([t for t in (x, weight, bias) if t is not None])
     require(all(t.dtype == x.dtype and t.dtype.is_floating_point for t in tensors))
     sizes, kernel = sizes_of(x), sizes_of(weight)
@@ -466,9 +456,9 @@ def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]
     require(all(type(n) is int for numbers in (*window, extra) for n in numbers))
     require(rank >= 1 and len(kernel) == rank + 2 and nonempty(kernel))
     require(all(all_same(strides_of(t), row_major(sizes_of(t))) for t in (x, weight)))
-    channels = kernel[0] if transposed else kernel[1] * groups
+    channels = kernel[0] if transposed else kernel[1] * count
     require(same(sizes[1], channels) or guarded(eq(sizes[1], channels)))
-    channels = kernel[1] * groups if transposed else kernel[0]
+    channels = kernel[1] * count if transposed else kernel[0]
     pixels = windows(sizes[2:], kernel[2:], window, extra if transposed else None)
     result = (sizes[0], channels, *pixels)
     require(all(guarded(ge(n, 1)) for n in (*sizes, *result)))
@@ -491,10 +481,9 @@ def windows(
     return tuple(result)
 
 
-def _padded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+def _padded(x: Any, widths: Any, value: object = 0, /) -> list[Result]:
     """`constant_pad_nd` of a row-major tensor."""
-    require(2 <= len(args) <= 3 and not kwargs)
-    x, pads = args[0], values_of(args[1])
+    pads = values_of(widths)
     sizes = list(sizes_of(x))
     require(nonempty(sizes) and all_same(strides_of(x), row_major(tuple(sizes))))
     require(len(pads) % 2 == 0 and len(pads) <= 2 * len(sizes))
@@ -511,10 +500,8 @@ RULES[aten.constant_pad_nd.default] = _padded
 # ------------------------------------------------------------------------------ other families
 
 
-def _layer_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    require(len(args) == 5 and not kwargs)
-    x, normalized, *parameters = args[:4]
-    tensors = _tensors([x, *parameters])
+def _layer_norm(x: Any, normalized: Any, weight: Any, bias: Any, eps: object, /) -> list[Result]:
+    tensors = _tensors([x, weight, bias])
     require(all(t.dtype == x.dtype for t in tensors) and x.dtype in (torch.float32, torch.float64))
     sizes, count = sizes_of(x), len(normalized)
     inner = values_of(normalized)
@@ -527,9 +514,8 @@ def _layer_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     ]
 
 
-def _embedding(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    table, indices = args[0], args[1]
-    require(type(table) is FakeTensor and type(indices) is FakeTensor and not kwargs)
+def _embedding(table: Any, indices: Any, /, *options: object) -> list[Result]:
+    require(type(table) is FakeTensor and type(indices) is FakeTensor)
     require(indices.dtype in (torch.int64, torch.int32) and table.dim() == 2)
     require(table.fake_device == indices.fake_device)
     sizes = (*sizes_of(indices), sizes_of(table)[1])
@@ -537,48 +523,45 @@ def _embedding(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     return [Result(sizes, row_major(sizes), table.dtype, table.fake_device)]
 
 
-def _reduction(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+def _reduction(x: Any, dims: Any, keep: Any = False, /) -> list[Result]:
     """A reduction over given dimensions of a row-major float tensor."""
-    require(2 <= len(args) <= 3 and not kwargs and type(args[0]) is FakeTensor)
-    x, dims = args[0], args[1]
-    keep = len(args) == 3 and args[2] is True
+    require(type(x) is FakeTensor)
     sizes = sizes_of(x)
     require(x.dtype.is_floating_point and isinstance(dims, list | tuple) and len(dims) > 0)
     require(nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
     require(all(-len(sizes) <= d < len(sizes) for d in dims))
     gone = {d % len(sizes) for d in dims}
     require(len(gone) == len(dims))
-    kept = [1 if d in gone else n for d, n in enumerate(sizes) if keep or d not in gone]
+    kept = [1 if d in gone else n for d, n in enumerate(sizes) if keep is True or d not in gone]
     return [Result(tuple(kept), row_major(tuple(kept)), x.dtype, x.fake_device)]
 
 
-def _extremes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+def _extremes(x: Any, dims: Any, keep: Any = False, /) -> list[Result]:
     """Not for empty tensors, which have no largest element."""
-    require(type(args[0]) is FakeTensor and all(at_least(n, 1) for n in sizes_of(args[0])))
-    return _reduction(args, kwargs)
+    require(type(x) is FakeTensor and all(at_least(n, 1) for n in sizes_of(x)))
+    return _reduction(x, dims, keep)
 
 
-def _copy(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+def _copy(
+    x: Any, /, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None,
+    memory_format: Any = None, non_blocking: object = False,
+) -> list[Result]:
     """`clone` and conversions to another dtype, on the same device."""
-    x = args[0]
-    require(type(x) is FakeTensor and len(args) == 1)
-    require(kwargs.keys() <= {"dtype", "layout", "device", "memory_format", "non_blocking"})
-    require(kwargs.get("layout") in (None, torch.strided))
-    require(kwargs.get("device") in (None, x.fake_device))
+    require(type(x) is FakeTensor)
+    require(layout in (None, torch.strided) and device in (None, x.fake_device))
     sizes, strides = sizes_of(x), strides_of(x)
     require(nonempty(sizes))
-    form = kwargs.get("memory_format")
-    require(form in (None, torch.preserve_format, torch.contiguous_format))
-    layout = row_major(sizes)
-    if form is not torch.contiguous_format:
+    require(memory_format in (None, torch.preserve_format, torch.contiguous_format))
+    if memory_format is torch.contiguous_format:
+        strides = row_major(sizes)
+    else:
         require(_is_row_major(sizes, strides) or _is_dense(sizes, strides))
-        layout = strides
-    return [Result(sizes, layout, kwargs.get("dtype") or x.dtype, x.fake_device)]
+    return [Result(sizes, strides, dtype or x.dtype, x.fake_device)]
 
 
-def _joined(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+def _joined(tensors: Any, dim: Any = 0, /) -> list[Result]:
     """`cat`: of tensors of one rank and dtype that are not laid out as channels-last."""
-    pieces, shapes, d = _pieces(args, kwargs, 0)
+    pieces, shapes, d = _pieces(tensors, dim, 0)
     rank = len(shapes[0])
     require(all(len(s) == rank and nonempty(s) for s in shapes))
     require(all(same(s[i], shapes[0][i]) for s in shapes for i in range(rank) if i != d))
@@ -588,18 +571,14 @@ def _joined(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     return _row_major_result((*shapes[0][:d], size, *shapes[0][d + 1 :]), pieces)
 
 
-def _stacked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    pieces, shapes, d = _pieces(args, kwargs, 1)
+def _stacked(tensors: Any, dim: Any = 0, /) -> list[Result]:
+    pieces, shapes, d = _pieces(tensors, dim, 1)
     require(nonempty(shapes[0]) and all(all_same(s, shapes[0]) for s in shapes))
     return _row_major_result((*shapes[0][:d], len(pieces), *shapes[0][d:]), pieces)
 
 
-def _pieces(
-    args: Sequence[Any], kwargs: Mapping[str, Any], new: int
-) -> tuple[list[FakeTensor], list[Sizes], int]:
+def _pieces(pieces: Any, dim: Any, new: int) -> tuple[list[FakeTensor], list[Sizes], int]:
     """Tensors, their sizes, and the dimension in a result with ``new`` more dimensions."""
-    require(1 <= len(args) <= 2 and not kwargs)
-    pieces, dim = args[0], args[1] if len(args) > 1 else 0
     shapes = [sizes_of(piece) for piece in pieces]
     rank = len(shapes[0]) + new if shapes else 0
     require(type(dim) is int and -rank <= dim < rank)
@@ -615,19 +594,22 @@ def _row_major_result(sizes: Sizes, pieces: Sequence[FakeTensor]) -> list[Result
     return [Result(sizes, row_major(sizes), tensors[0].dtype, tensors[0].fake_device)]
 
 
-def _range(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+def _range(
+    bound: Any, /, *more: Any, dtype: torch.dtype | None = None, layout: Any = None,
+    device: torch.device | None = None, pin_memory: object = None,
+) -> list[Result]:
     """`arange(end)`, `arange(start, end)`, `arange(start, end, step)` of ints."""
-    require(all(type(n) in (int, torch.SymInt) for n in args))
-    require(kwargs.get("layout") in (None, torch.strided))
-    numbers = values_of(args)
+    bounds = [bound, *more]
+    require(all(type(n) in (int, torch.SymInt) for n in bounds))
+    require(layout in (None, torch.strided) and (dtype is None or dtype in _REAL))
+    numbers = values_of(bounds)
     start, end = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
     step = numbers[2] if len(numbers) == 3 else 1
     require(isinstance(step, int) and step > 0 and at_least(end - start, 1))
-    require(kwargs.get("dtype") is None or kwargs["dtype"] in _REAL)
     length = floor_div(end - start + (step - 1), step)
-    device = kwargs.get("device") or torch.device("cpu")
-    require(device.type == "cpu" or device.index is not None)
-    return [Result((length,), (1,), kwargs.get("dtype") or torch.int64, device)]
+    place = device or torch.device("cpu")
+    require(place.type == "cpu" or place.index is not None)
+    return [Result((length,), (1,), dtype or torch.int64, place)]
 
 
 RULES[aten.clone.default] = _copy
@@ -647,27 +629,28 @@ RULES[aten.amin.default] = _extremes
 # ------------------------------------------------------------------------------ resized images
 
 
-def _resized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(image, sizes, ...)`: the sizes of its pixels."""
-    require(type(args[0]) is FakeTensor and not kwargs)
-    return _image(args[0], (*args[0].shape[:2], *args[1]))
+def _resized(image: Any, sizes: Any, /, *options: object) -> list[Result]:
+    """`sizes` of its pixels."""
+    require(type(image) is FakeTensor)
+    return _image(image, (*image.shape[:2], *sizes))
 
 
-def _resized_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(gradient, sizes after, sizes before, ...)`: all sizes, those of batch and channels too."""
-    require(type(args[0]) is FakeTensor and not kwargs)
-    return _image(args[0], args[2])
+def _resized_gradient(gradient: Any, after: object, before: Any, /, *options: object
+                      ) -> list[Result]:
+    """All sizes `before` it was resized, those of batch and channels too."""
+    require(type(gradient) is FakeTensor)
+    return _image(gradient, before)
 
 
 def _unless_gpus_differ(rule: Rule) -> Rule:
     """A rule for images; those on GPUs, which this operator may lay out otherwise, row-major."""
 
-    def restricted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-        image = args[0]
+    @wraps(rule)
+    def restricted(image: Any, /, *options: object) -> list[Result]:
         require(type(image) is FakeTensor)
         require(image.fake_device.type == "cpu"
                 or _is_row_major(sizes_of(image), strides_of(image)))
-        return rule(args, kwargs)
+        return rule(image, *options)
 
     return restricted
 
@@ -703,15 +686,12 @@ for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
 # ------------------------------------------------------------------------------ gradients
 
 
-def _shrunk_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(gradient, input, a number)`: elementwise."""
-    operands = _operands(2, args, {})
-    return _elementwise(operands, _promoted(operands))
+def _shrunk_gradient(gradient: Any, x: Any, threshold: object, /) -> list[Result]:
+    return _elementwise([gradient, x], _promoted([gradient, x]))
 
 
-def _margin_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(gradient, input, ...)`: the gradient of the input, row-major."""
-    x = args[1]
+def _margin_gradient(gradient: object, x: Any, /, *options: object) -> list[Result]:
+    """The gradient of the input, row-major."""
     require(type(x) is FakeTensor and x.dtype in _REAL)
     sizes = sizes_of(x)
     require(nonempty(sizes) and _is_row_major(sizes, strides_of(x)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -49,10 +49,9 @@ def _view_rule(*overloads: OpOverload) -> Callable[[_View], _View]:
     """Registers ``view(x, sizes, strides, *args)``, which may change both lists."""
 
     def register(view: _View) -> _View:
-        def rule(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-            x = args[0]
-            require(type(x) is FakeTensor and not kwargs)
-            sizes, strides, distance = view(x, list(sizes_of(x)), list(strides_of(x)), *args[1:])
+        def rule(x: Any, /, *args: Any) -> list[Result]:
+            require(type(x) is FakeTensor)
+            sizes, strides, distance = view(x, list(sizes_of(x)), list(strides_of(x)), *args)
             (before,) = values_of((x.storage_offset(),))
             geometry = tuple(sizes), tuple(strides)
             return [Result(*geometry, x.dtype, x.fake_device, view=True, offset=before + distance)]
