@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import weft
+from weft._torch import top_saved_tensors_default_hooks
+from weft.capture.replacement.reruns import end_frames
+from weft.interrupts import surface
 
 hooks = torch.autograd.graph.saved_tensors_hooks
 
@@ -130,3 +136,53 @@ def test_an_error_between_hooks_leaves_none_installed(backend):
     with pytest.raises(RuntimeError, match="invalid for input"):
         compiled(x, torch.tensor(5))
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_failed_guess_in_nested_checkpoints_leaves_no_hooks(backend):
+    """Before PyTorch 2.13 their hooks stayed as long as the error that the guess raised: the eager
+    run saved its tensors for the graph's checkpoint, which raised again in the backward."""
+    def gradient(function, number):
+        x = torch.arange(3.0, requires_grad=True)
+        result = function(x, torch.tensor([number, 0]))
+        assert top_saved_tensors_default_hooks(True) is None
+        return torch.autograd.grad(result.sum(), x)
+
+    def program(x, data):
+        n = data.sum().item()
+
+        def inner(y):
+            return y.sin() if n > 1 else y.cos()
+
+        def outer(y):
+            return checkpoint(inner, y * 2, use_reentrant=False).exp()
+
+        return checkpoint(outer, x, use_reentrant=False)
+
+    compiled = weft.compile(program, backend=backend)
+    for number in (0, 3, 1, 2, 0):
+        torch.testing.assert_close(gradient(compiled, number), gradient(program, number))
+
+
+def test_what_a_failing_graph_began_ends_before_the_eager_run():
+    ended = []
+
+    def region(name: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            ended.append(name)
+
+    def fail(name: str, *inner: str) -> None:
+        begun = region(name)
+        next(begun)
+        if inner:
+            fail(*inner)
+        raise ValueError(name)
+
+    with pytest.raises(ValueError, match="inner") as caught:
+        fail("outer", "middle", "inner")
+    assert not ended
+    surface(caught.value)  # looks at all variables
+    end_frames(caught.value)
+    assert ended == ["inner", "middle", "outer"]

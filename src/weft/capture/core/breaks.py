@@ -68,6 +68,10 @@ _KINDS: Final = (
     BreakKind("unknown-opcode", "A byte code instruction that capture has no rule for.",
               "accept the break, and report it"),
     BreakKind("unknown-value", "A value of this type has no rule.", "accept the break"),
+    BreakKind("unheld-tensor",
+              "Graphs hold strided tensors: operations on sparse, quantized and nested tensors, "
+              "and on those wrapped by a transform outside, run between the graphs.",
+              "keep to strided tensors, or accept the break"),
     BreakKind("skipped-function", "The function lies in code that is not captured.",
               "accept the break"),
     BreakKind("operator-failed", "The operator raised an error on these inputs.",

@@ -47,7 +47,7 @@ from weft.capture.library.numbers.symbolic_numbers import condition_of_inputs
 from weft.capture.library.random.generators import draw_lines, drawn_from, state_restorer
 from weft.capture.library.standard.locks import GuardsUnderLock, let_go, take, taken_locks
 from weft.capture.library.tensors.device_modes import mode_changes
-from weft.capture.replacement.reruns import random_state_saver
+from weft.capture.replacement.reruns import end_frames, random_state_saver
 from weft.capture.replacement.user_lines import relocate_code
 from weft.errors import NumericsError
 from weft.graph_call import GraphCall
@@ -364,7 +364,8 @@ class ReplacementEmitter:
                 lines.insert(0, f"random = {self.constant(kept)}()")
                 undo.append("random.restore()")
             lines += _handler("Exception as error", [
-                f"{self.constant(surface)}(error)", *undo, self._rerun()])
+                f"{self.constant(surface)}(error)", f"{self.constant(end_frames)}(error)", *undo,
+                self._rerun()])
         return lines
 
 

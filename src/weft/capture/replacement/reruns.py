@@ -4,18 +4,22 @@ Place in the pipeline: consulted when a replacement is written. An index is out 
 is not positive definite, memory runs out: eager raises in the middle of the frame, after some
 effects and perhaps inside a `try`. A graph is one step of its replacement, so the replacement gives
 up, and C runs the frame eagerly from its start. By then, inputs that the graph wrote hold their old
-contents (`graph_writes.py`, `runtime/restoring.py`), and generators are in their old states::
+contents (`graph_writes.py`, `runtime/restoring.py`), generators are in their old states, and what
+the graph had begun has ended::
 
     try:
         out0, = graph(v[0], v[1])
     except Exception as error:
+        end_frames(error)
         raise RunEagerly(error, report)
 """
 
 from __future__ import annotations
 
+import traceback
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -38,6 +42,16 @@ def random_state_saver(graph: fx.Graph) -> Callable[[], RandomState] | None:
     examples = (node.meta.get("example_value") for node in graph.nodes)
     devices = {e.device for e in examples if isinstance(e, torch.Tensor)} | {torch.device("cpu")}
     return partial(RandomState.of, frozenset(devices))
+
+
+def end_frames(error: Exception) -> None:
+    """Clear the frames that the error came through, innermost first, which closes the generators
+    in them: that of `checkpoint` keeps its hooks on saved tensors until then (before PyTorch 2.13),
+    and the eager run would save its tensors for the checkpoint that failed."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        with suppress(RuntimeError):  # it is running
+            frame.clear()
+            dict(frame.f_locals)  # before Python 3.13: empties what was read of them before
 
 
 def reporter(code: types.CodeType, policy: DynamicPolicy, *, caught: bool

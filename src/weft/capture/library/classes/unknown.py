@@ -15,7 +15,7 @@ import torch
 from weft._frame import instance_dict
 from weft._torch import DisableTorchFunction, is_functorch_wrapped_tensor
 from weft.capture.core.base import Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.core.breaks import graph_break
+from weft.capture.core.breaks import GraphBreak, graph_break
 from weft.capture.core.methods import BoundBuiltin
 from weft.capture.core.source import Source
 from weft.capture.library.classes.attributes import type_lookup
@@ -28,7 +28,6 @@ _IDENTITY_HASH: Final[Any] = object.__hash__
 _CONSTANTS: Final[tuple[Any, ...]] = (int, float, str, bytes)
 
 
-@final
 class UnknownValue(OutsideObject):
     """An outside object that capture cannot look into."""
 
@@ -60,9 +59,59 @@ class UnknownValue(OutsideObject):
         return super().method(tx, name, args, kwargs)
 
     def __repr__(self) -> str:
-        if issubclass(type(self.object), torch.Tensor):
-            return f"a tensor that graphs do not hold ({_peculiarity(self.object)})"
         return f"an object of type {type(self.object).__name__}"
+
+
+@final
+class UnheldTensor(UnknownValue):
+    """A tensor that is no operand of graphs: what is done with it breaks the graph, which says so.
+
+        x = torch.eye(3).to_sparse();  x * 2      # mul of a tensor ... (of layout torch.sparse_coo)
+    """
+
+    __slots__ = ()
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        raise self._break(f"hash of {self!r}")
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if not is_plain_method(self.object, name):
+            raise self._break(f"attribute {name!r} of {self!r}")
+        return super().getattr(tx, name)
+
+    def truth(self, tx: Interpreter) -> bool:
+        raise self._break(f"the truth of {self!r}")
+
+    def length(self, tx: Interpreter) -> int:
+        raise self._break(f"len of {self!r}")
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        raise self._break(f"{name} of {self!r}")
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        raise self._break(f"{op} of {other!r} and {self!r}" if reflected else
+                          f"{op} of {self!r} and {other!r}")
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        raise self._break(f"indexing {self!r}")
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        raise self._break(f"item assignment to {self!r}")
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        raise self._break(f"iteration over {self!r}")
+
+    def proxy(self, tx: Interpreter) -> Any:
+        raise self._break(f"{self!r} as an argument of a tensor operation")
+
+    def fake(self, tx: Interpreter) -> Any:
+        raise self._break(f"{self!r} as an argument of a tensor operation")
+
+    def _break(self, what: str) -> GraphBreak:
+        return graph_break("unheld-tensor", what)
+
+    def __repr__(self) -> str:
+        return f"a tensor that graphs do not hold ({_peculiarity(self.object)})"
 
 
 def _peculiarity(tensor: torch.Tensor) -> str:
@@ -100,4 +149,5 @@ def unknown(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
         source = tx.tree.object(obj, f"<{type(obj).__name__}>")
     if not source.is_fixed:
         tx.guards.add(source, "type_is", type(obj))
-    return UnknownValue(obj, source)
+    family = UnheldTensor if issubclass(type(obj), torch.Tensor) else UnknownValue
+    return family(obj, source)

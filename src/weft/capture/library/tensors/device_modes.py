@@ -100,7 +100,7 @@ def with_default_device(tx: Interpreter, target: Any, kwargs: Kwargs) -> Kwargs:
     that an active mode would have set."""
     modes = [mode for mode in tx.modes.functions if not ignores(mode, target)]
     if any(mode.python_type() is not DeviceContext for mode in modes):
-        raise graph_break("unknown-operation", f"{target.__name__} of an array in a mode")
+        raise graph_break("unknown-operation", f"{target.__name__} in a torch function mode")
     device = kwargs.get("device", NONE)
     return {**kwargs, "device": modes[-1].getattr(tx, "device")} if (
         modes and is_none(device)) else kwargs
