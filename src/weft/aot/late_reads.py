@@ -1,7 +1,7 @@
 """What the user's functions and hooks in a captured graph read, when they run in the backward.
 
-Place in the pipeline: capture says it, by the attribute `late_reads` of a node's function, or for
-an operator in the node's facts (contract 3). Their code is traced when the graph is compiled. If a
+Place in the pipeline: capture says it, in the `ProgramFunction` that a node calls, or for an
+operator in the node's facts (contract 3). Their code is traced when the graph is compiled. If a
 variable that a backward reads has changed when it runs, the captured graph runs instead, by
 autograd, and so does their own code.
 """
@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-from weft.shapes.graph_facts import LateReads, captured_facts
+from weft.shapes.graph_facts import LateReads, captured_facts, program_function
 
 
 def late_reads_of(gm: GraphModule) -> tuple[LateReads, ...]:
     """Those of all functions in the graph."""
     graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
-    of_nodes = (captured_facts(n).late_reads or getattr(n.target, "late_reads", None)
-                for graph in graphs for n in graph.nodes)
+    of_nodes = (_of_node(node) for graph in graphs for node in graph.nodes)
     return tuple(dict.fromkeys(reads for reads in of_nodes if reads is not None))
+
+
+def _of_node(node: Node) -> LateReads | None:
+    function = program_function(node)
+    return captured_facts(node).late_reads if function is None else function.late_reads
 
 
 def all_hold(reads: tuple[LateReads, ...]) -> bool:

@@ -41,6 +41,28 @@ class LateReads(Protocol):
 
 
 @final
+class ProgramFunction:
+    """What a node of a captured graph calls, if that runs code of the program.
+
+    is_unseen: capture has not interpreted that code. late_reads: what it reads in the backward.
+    gradient_hook: it registers this hook of the tensor, made of further ones.
+    """
+
+    def __init__(
+        self, name: str, call: Callable[..., Any], *, is_unseen: bool = False,
+        late_reads: LateReads | None = None, gradient_hook: Callable[..., Any] | None = None,
+    ) -> None:
+        self.__name__ = self.__qualname__ = name  # which the graph shows
+        self.call = call
+        self.is_unseen = is_unseen
+        self.late_reads = late_reads
+        self.gradient_hook = gradient_hook
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class CapturedFacts:
     """What capture says of a node of the graph that backends get (contract 3)."""
@@ -145,6 +167,11 @@ def captured_facts(node: Node) -> CapturedFacts:
     """What is known of a node of a captured graph."""
     facts: CapturedFacts = node.meta.get(_KEY, _OF_CAPTURED)
     return facts
+
+
+def program_function(node: Node) -> ProgramFunction | None:
+    """What a node calls, if that runs code of the program."""
+    return node.target if isinstance(node.target, ProgramFunction) else None
 
 
 def aten_facts(node: Node) -> AtenFacts:

@@ -47,7 +47,7 @@ from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.fake import FakeContext, connected_non_leaf, is_leaf
 from weft.shapes.fakes.without_sympy import python_kernels
 from weft.shapes.fakes.wrappers import is_wrapper
-from weft.shapes.graph_facts import BACKWARD, aten_facts, captured_facts, note
+from weft.shapes.graph_facts import BACKWARD, aten_facts, captured_facts, note, program_function
 from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import certainly_equal, expr_of
 
@@ -332,8 +332,10 @@ class Tracer:
             check_node(node)
             if node.target is operator.setitem:
                 args = with_positions(args)
-            if make := getattr(node.target, "make_gradient_hook", None):
-                return args[0].register_hook(marked_hook(make(*args[1:]), self._is_backward))
+            function = program_function(node)
+            if function is not None and function.gradient_hook is not None:
+                hook = function.gradient_hook(*args[1:])
+                return args[0].register_hook(marked_hook(hook, self._is_backward))
             own = FUNCTIONS.get(node.target)
             if own is not None:
                 return own(node, args, kwargs)

@@ -27,7 +27,7 @@ from weft.capture.core.source import Source
 from weft.errors import InternalError, SourceLine
 from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.data_errors import takes_data
-from weft.shapes.graph_facts import CapturedFacts, captured_facts, note
+from weft.shapes.graph_facts import CapturedFacts, captured_facts, note, program_function
 
 _INVALID: Final = re.compile(r"[^0-9a-zA-Z_]+")
 
@@ -230,9 +230,15 @@ def nodes_of_subgraphs(node: fx.Node) -> Iterator[fx.Node]:
             yield from body.graph.nodes
 
 
+def runs_unseen_code(node: fx.Node) -> bool:
+    """Whether the node runs code of the program that capture has not interpreted."""
+    function = program_function(node)
+    return function is not None and function.is_unseen
+
+
 def draws(node: fx.Node) -> bool:
     """Whether the call, or a subgraph that it runs, draws from a random generator."""
-    if draws_by_name(target_name(node)) or getattr(node.target, "runs_unseen_code", False):
+    if draws_by_name(target_name(node)) or runs_unseen_code(node):
         return True
     return any(map(draws, nodes_of_subgraphs(node)))
 

@@ -20,7 +20,7 @@ from torch import fx
 
 from weft._torch import assert_async
 from weft.capture.core.breaks import graph_break
-from weft.capture.core.graph import is_of_torch, nodes_of_subgraphs
+from weft.capture.core.graph import is_of_torch, nodes_of_subgraphs, runs_unseen_code
 from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.operator_effects import OperatorNotes
 from weft.shapes.fakes.wrappers import is_wrapper
@@ -50,17 +50,13 @@ def _may_refuse(node: fx.Node) -> bool:
         return False
     notes = captured_facts(node).notes
     if notes is not None and is_of_torch(node):
-        return bool(notes.refuses) or _runs_unseen_code(node)
+        return bool(notes.refuses) or runs_unseen_code(node)
     of_numbers = isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat))
     if of_numbers and node.op == "call_function" and node.target not in _NEVER_RAISE:
         return True  # a root of a negative number
     if is_check(node.target) or not is_of_torch(node):
         return True
     return any(map(_may_refuse, nodes_of_subgraphs(node)))
-
-
-def _runs_unseen_code(node: fx.Node) -> bool:
-    return getattr(node.target, "runs_unseen_code", False)
 
 
 def has_checks(graph: fx.Graph) -> bool:

@@ -29,6 +29,7 @@ from weft.capture.library.subgraphs.late_code import Kept, Read, kept_containers
 from weft.capture.library.subgraphs.subgraphs import rehearsal
 from weft.capture.library.tensors.tensor import TensorValue, record
 from weft.markers import is_allowed_in_graph
+from weft.shapes.graph_facts import LateReads, ProgramFunction
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -51,9 +52,8 @@ def _apply(tx: Interpreter, function: SymbolicValue, /, *args: SymbolicValue,
         with rehearsal(tx, cls.__name__, [i for i in inputs if is_shown(tx, i)]) as read:
             by_forward, kept = _rehearse(tx, cls, inputs, needs, read)
         given, held = _split(tx, cls, args, kept)
-        applier = _holding(cls, held)
-        applier.late_reads = late_reads(tx, cls.__name__, read, by_forward, kept)
-        return record(tx, applier, given, kwargs)
+        reads = late_reads(tx, cls.__name__, read, by_forward, kept)
+        return record(tx, _holding(cls, held, reads), given, kwargs)
     given, held = _split(tx, cls, args)
     applier = _holding(cls, held) if held else _applier(cls)
     return record(tx, applier, given, kwargs)
@@ -76,8 +76,9 @@ def _applier(cls: type[torch.autograd.Function]) -> Any:
     return _holding(cls, {})
 
 
-def _holding(cls: type[torch.autograd.Function], held: Held) -> Any:
-    return holding(cls.apply, f"{cls.__name__}_apply", held)
+def _holding(cls: type[torch.autograd.Function], held: Held, reads: LateReads | None = None
+             ) -> ProgramFunction:
+    return holding(cls.apply, f"{cls.__name__}_apply", held, reads)
 
 
 def _is_torchs(cls: type) -> bool:

@@ -24,6 +24,7 @@ from weft.capture.library.subgraphs.held_objects import held_object
 from weft.capture.library.subgraphs.late_code import Read, late_reads
 from weft.capture.library.subgraphs.subgraphs import rehearsal
 from weft.capture.library.tensors.tensor import TensorValue, record
+from weft.shapes.graph_facts import ProgramFunction
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -43,8 +44,7 @@ def _push(tx: Interpreter, pack_hook: SymbolicValue, unpack_hook: SymbolicValue,
     _try_on_fake(tx, *hooks)
     reads = late_reads(tx, "a saved-tensor hook", read, by_pack)
     push_hooks = tx.state.install_hooks((hooks[0], hooks[1]))
-    push_hooks.late_reads = reads  # type: ignore[attr-defined]
-    tx.mode_node(push_hooks)
+    tx.mode_node(ProgramFunction("push_hooks", push_hooks, late_reads=reads))
     return NONE
 
 

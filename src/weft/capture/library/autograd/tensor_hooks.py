@@ -27,6 +27,7 @@ from weft.capture.library.subgraphs.held_objects import held_object
 from weft.capture.library.subgraphs.late_code import late_reads
 from weft.capture.library.subgraphs.subgraphs import rehearsal
 from weft.capture.library.tensors.tensor import TensorValue, record, tensor_method
+from weft.shapes.graph_facts import ProgramFunction
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -96,13 +97,11 @@ def _maker(tx: Interpreter, hook: SymbolicValue, tensors: list[TensorValue]) -> 
     return make
 
 
-def _registrar(make: Maker, reads: LateReads) -> Any:
+def _registrar(make: Maker, reads: LateReads) -> ProgramFunction:
     """A function that registers the hook and has a name of its own, which the graph shows."""
 
     def register_hook(tensor: torch.Tensor, *tensors: torch.Tensor) -> None:
         tensor.register_hook(make(*tensors))
 
-    # aot marks what it gives
-    register_hook.make_gradient_hook = make  # type: ignore[attr-defined]
-    register_hook.late_reads = reads  # type: ignore[attr-defined]
-    return register_hook
+    return ProgramFunction(
+        "register_hook", register_hook, late_reads=reads, gradient_hook=make)

@@ -21,6 +21,7 @@ from weft.capture.library.functions.functions import BoundMethodValue, FunctionV
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.random.generators import RandomGeneratorValue
 from weft.capture.library.tensors.tensor import TensorValue
+from weft.shapes.graph_facts import LateReads, ProgramFunction
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -96,7 +97,8 @@ def split_arguments(tx: Interpreter, args: Args, kwargs: Kwargs, operator: str,
             {name: value for name, value in kwargs.items() if name not in held}, held)
 
 
-def holding(function: Callable[..., Any], name: str, held: Held) -> Callable[..., Any]:
+def holding(function: Callable[..., Any], name: str, held: Held, reads: LateReads | None = None
+            ) -> ProgramFunction:
     """A function that calls another one, with arguments of its own at some places, and has a
     name of its own, which the graph shows."""
     named = {key: value for key, value in held.items() if isinstance(key, str)}
@@ -108,9 +110,7 @@ def holding(function: Callable[..., Any], name: str, held: Held) -> Callable[...
             placed_args.insert(index, value)
         return function(*placed_args, **kwargs, **named)
 
-    apply.__name__ = apply.__qualname__ = name
-    apply.runs_unseen_code = True  # type: ignore[attr-defined]
-    return apply
+    return ProgramFunction(name, apply, is_unseen=True, late_reads=reads)
 
 
 def _function(tx: Interpreter, value: FunctionValue, make: Any) -> types.FunctionType:
