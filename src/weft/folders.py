@@ -61,7 +61,8 @@ def distrust(status: os.stat_result) -> str:
 
 
 def private_folder(path: Path, *, close: bool = True) -> Path:
-    """The folder, made if there is none; others can read there only if not `close` and they could.
+    """The folder, made if there is none. Others can read there only if they could before, and not
+    if `close`.
 
     Raises NotTrusted if others own it or may have written there, and OSError.
     """

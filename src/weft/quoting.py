@@ -15,8 +15,7 @@ from keyword import iskeyword
 
 
 def one_line(text: object) -> str:
-    """The text with everything escaped that is no printable character, and backslashes, with which
-    a line would go on."""
+    """The text on one line: backslashes, and all characters that are not printable, are escaped."""
     plain = text if type(text) is str else str.__str__(text) if isinstance(text, str) else str(text)
     if plain.isprintable() and "\\" not in plain:
         return plain
@@ -50,8 +49,8 @@ def literal(text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether the text, written in a program, is that name. (Python writes others in another form:
-    "ﬁ" is the name "fi".)"""
+    """Whether the text is a name that Python keeps as it is written. (It normalizes others: "ﬁ" is
+    the name "fi".)"""
     plain = str.__str__(text)
     return plain.isascii() and plain.isidentifier() and not iskeyword(plain)
 

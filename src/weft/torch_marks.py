@@ -81,8 +81,8 @@ def mark_wrapper(wrapper: Any, original: Any) -> None:
 
 
 def unmarked(fn: Any) -> Any:
-    """What controls were given, of a function or module that they returned: who compiles that
-    explicitly means the original. Anything else as it is."""
+    """The original of a function or module that a control returned: who compiles that explicitly
+    means the original. Anything else as it is."""
     module = _loaded("eval_frame").get("OptimizedModule")
     if module is not None and isinstance(fn, module):
         return unmarked(fn._orig_mod)

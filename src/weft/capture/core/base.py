@@ -38,8 +38,8 @@ _HEAP_TYPE: Final = 1 << 9
 
 
 def is_same(left: object, right: object) -> bool:
-    """Whether two readings of a place gave one object, or numbers or texts that nothing tells
-    apart: of one type, 0.0 and -0.0 differ."""
+    """Whether two readings of a place gave the same object, or numbers or texts of one type that
+    nothing tells apart (0.0 and -0.0 differ)."""
     return left is right or (type(left) is type(right) and type(left) in _PLAIN
                              and repr(left) == repr(right))
 

@@ -88,8 +88,8 @@ class EarlyEnds:
         return self._early_inference(tx, emit.outputs)
 
     def _written_cell(self, emit: Emitter) -> int | None:
-        """The step that put a function into the graph of which a variable was written later, or may
-        be since the program goes on with it, or None."""
+        """The step that put a function into the graph, if a variable of the function was written
+        later, or may be because the program goes on with it; else None."""
         return min((step for cell, contents, step in self._held_cells
                     if cell.contents is not contents or emit.has(cell)), default=None)
 

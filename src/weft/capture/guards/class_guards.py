@@ -115,8 +115,8 @@ def _is_descriptor(attribute: object) -> bool:
 
 
 def _reference(attribute: Any) -> object:
-    """What stands for a descriptor in a guard, which must not keep the class alive: one of C by its
-    name in its class."""
+    """What stands for a descriptor in a guard, which must not keep the class alive. One of C is
+    found again by its name in its class."""
     if isinstance(attribute, _C_DESCRIPTORS):
         return type(attribute), attribute.__name__, Reference(attribute.__objclass__)
     try:
