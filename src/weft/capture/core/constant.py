@@ -83,12 +83,12 @@ class ConstantValue(SymbolicValue):
             own: SymbolicValue | None = member_attribute(tx, self, name)
             if own is not None:
                 return own
-        found = evaluate(tx, lambda: getattr(self.value, name))
-        if isinstance(found, _BOUND):
+        attribute = evaluate(tx, lambda: getattr(self.value, name))
+        if isinstance(attribute, _BOUND):
             return ConstantMethod(self, name)
-        if callable(found):  # the value of a member of an enumeration
-            return tx.wrap_fixed(found, name)
-        return tx.wrap_new(found)
+        if callable(attribute):  # the value of a member of an enumeration
+            return tx.wrap_fixed(attribute, name)
+        return tx.wrap_new(attribute)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if isinstance(self.value, enum.Enum):

@@ -75,10 +75,10 @@ def call_kw(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    given = frame.pop() if ins.arg & 1 else None
+    mapping = frame.pop() if ins.arg & 1 else None
     starred = frame.pop()
     function, before = pop_callable(frame)
-    kwargs = {} if given is None else _keywords(tx, function, given)
+    kwargs = {} if mapping is None else _keywords(tx, function, mapping)
     if not is_iterable(tx, starred):
         refuse_argument(tx, function, "* must be an iterable", starred)
     args = [tx.force(item) for item in tx.to_list(starred)]
@@ -102,16 +102,16 @@ def dict_merge(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def _merge(tx: Interpreter, function: SymbolicValue, mapping: SymbolicValue) -> DictValue:
     if not is_mapping_object(tx.force(mapping)):
         refuse_argument(tx, function, "** must be a mapping", mapping)
-    made = DictValue()
-    made.update_from(tx, mapping)
-    return made
+    merged = DictValue()
+    merged.update_from(tx, mapping)
+    return merged
 
 
 def refuse_argument(
-    tx: Interpreter, function: SymbolicValue, text: str, given: SymbolicValue
+    tx: Interpreter, function: SymbolicValue, text: str, value: SymbolicValue
 ) -> NoReturn:
     """The error of `function(*given)` or `function(**given)`."""
-    kind = tx.force(given).python_type().__name__
+    kind = tx.force(value).python_type().__name__
     raise tx.error(TypeError, f"{_function_text(tx, function)} argument after {text}, not {kind}")
 
 

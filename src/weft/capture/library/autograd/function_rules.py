@@ -39,36 +39,36 @@ if TYPE_CHECKING:
 def _apply(tx: Interpreter, function: SymbolicValue, /, *args: SymbolicValue,
            **kwargs: SymbolicValue) -> SymbolicValue:
     cls = function.constant()
-    made = cls in tx.classes.made
-    if made or not (
+    made_inside = cls in tx.classes.made
+    if made_inside or not (
             are_functorch_transforms_active() or is_allowed_in_graph(cls) or _is_torchs(cls)):
         inputs = [tx.force(arg) for arg in args]
         needs = TupleValue([
             boolean(isinstance(i, TensorValue) and i.example.requires_grad) for i in inputs])
         if not (kwargs or (torch.is_grad_enabled() and any(n.truth(tx) for n in needs.items))):
             return tx.call_python(apply_without_gradients, [function, needs, *inputs])
-        if made:  # its functions' variables only exist in this interpretation
+        if made_inside:  # its functions' variables only exist in this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
         with rehearsal(tx, cls.__name__, [i for i in inputs if is_shown(tx, i)]) as read:
             by_forward, kept = _rehearse(tx, cls, inputs, needs, read)
-        given, held = _split(tx, cls, args, kept)
+        shown, held = _split(tx, cls, args, kept)
         reads = late_reads(tx, cls.__name__, read, by_forward, kept)
-        return record(tx, _holding(cls, held, reads), given, kwargs)
-    given, held = _split(tx, cls, args)
+        return record(tx, _holding(cls, held, reads), shown, kwargs)
+    shown, held = _split(tx, cls, args)
     applier = _holding(cls, held) if held else _applier(cls)
-    return record(tx, applier, given, kwargs)
+    return record(tx, applier, shown, kwargs)
 
 
 def _split(tx: Interpreter, cls: type, args: Sequence[SymbolicValue],
            kept: Kept = MappingProxyType({})) -> tuple[Args, Held]:
     """Arguments that a graph can show, and by position those that the node's function holds: also
     what the backward `kept`, which may change before."""
-    given, _, held = split_arguments(tx, [*args], {}, cls.__name__, kept)
+    shown, _, held = split_arguments(tx, [*args], {}, cls.__name__, kept)
     objects = any(not tx.force(value).is_constant for i, value in enumerate(args) if i in held)
-    if objects and any(value.python_type() is torch.nn.Parameter for value in given):
+    if objects and any(value.python_type() is torch.nn.Parameter for value in shown):
         # of an object that has the same parameters: their gradients belong together
         raise graph_break("unknown-operation", f"{cls.__name__} of an object and parameters")
-    return given, held
+    return shown, held
 
 
 @functools.cache

@@ -101,10 +101,10 @@ def _backward(
                   "create_graph": create_graph, "allow_unused": TRUE})
     if not keep:
         _free(tx, nodes, place)
-    found = tx.unpack(result)
-    for leaf, gradient in zip([*wanted, *retained], found, strict=True):
+    leaf_gradients = tx.unpack(result)
+    for leaf, gradient in zip([*wanted, *retained], leaf_gradients, strict=True):
         if isinstance(gradient, TensorValue):
-            _accumulate(tx, leaf, gradient, create, [*found, *gradients])
+            _accumulate(tx, leaf, gradient, create, [*leaf_gradients, *gradients])
     return NONE
 
 
@@ -123,14 +123,14 @@ def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
     """The leaves where the autograd graph ends, in the order of their first use."""
     ends = {id(node.variable) for node in nodes.values() if hasattr(node, "variable")}
     ends |= {id(v.fake(tx)) for v in outputs if v.fake(tx).grad_fn is None}
-    found = [value for key, value in tx.autograd.leaves.items() if key in ends]
-    if len(found) != len(ends):
+    leaves = [value for key, value in tx.autograd.leaves.items() if key in ends]
+    if len(leaves) != len(ends):
         raise graph_break("unknown-operation",
                           "backward through what was computed before this graph")
-    found = [leaf for leaf in found if leaf.example.requires_grad]  # the others were frozen since
-    if any(id(leaf.example) not in ends for leaf in found):
+    leaves = [leaf for leaf in leaves if leaf.example.requires_grad]  # the others were frozen since
+    if any(id(leaf.example) not in ends for leaf in leaves):
         raise graph_break("unknown-operation", "backward to what a tensor was before it changed")
-    return [_plain_leaf(tx, leaf) for leaf in found]
+    return [_plain_leaf(tx, leaf) for leaf in leaves]
 
 
 def _plain_leaf(tx: Interpreter, leaf: SymbolicValue) -> TensorValue:
@@ -329,8 +329,8 @@ def _get_grad_fn(tx: Interpreter, value: TensorValue) -> SymbolicValue:
         return tx.wrap(value.original.grad_fn, value.source.attribute("grad_fn"))
     if node is None:
         return NONE
-    made: SymbolicValue = tx.autograd.functions.setdefault(id(node), GradFnValue(value))
-    return made
+    node_value: SymbolicValue = tx.autograd.functions.setdefault(id(node), GradFnValue(value))
+    return node_value
 
 
 def _get_is_leaf(tx: Interpreter, value: TensorValue) -> SymbolicValue:
@@ -494,11 +494,11 @@ def _make_parameter(tx: Interpreter, cls: type, data: SymbolicValue = NONE,
                     requires_grad: SymbolicValue = TRUE) -> SymbolicValue:
     if not isinstance(data, TensorValue) or data.python_type() not in _PLAIN:
         raise graph_break("unknown-operation", "a Parameter of something that is no tensor")
-    made = record(tx, torch.nn.Parameter, [data, requires_grad])
-    assert isinstance(made, TensorValue)
-    if made.example.requires_grad:
-        tx.autograd.leaves[id(made.example)] = made
-    return made
+    parameter = record(tx, torch.nn.Parameter, [data, requires_grad])
+    assert isinstance(parameter, TensorValue)
+    if parameter.example.requires_grad:
+        tx.autograd.leaves[id(parameter.example)] = parameter
+    return parameter
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -55,8 +55,8 @@ def _rehearse(tx: Interpreter, pack: SymbolicValue, unpack: SymbolicValue, read:
     packed = [pack.call(tx, [tensor], {}) for tensor in tensors]
     by_pack = dict(read)
     read.clear()
-    for tensor, one in zip(tensors, packed, strict=True):
-        again = tx.force(unpack.call(tx, [one], {}))
+    for tensor, stored in zip(tensors, packed, strict=True):
+        again = tx.force(unpack.call(tx, [stored], {}))
         changed = not isinstance(again, TensorValue) or _form(again) != _form(tensor)
         if changed and tensor.fake(tx).is_floating_point():
             raise graph_break("state", f"the saved-tensor hook {unpack!r} changes tensors' forms")

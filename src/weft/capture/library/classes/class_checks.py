@@ -48,9 +48,9 @@ def _isinstance(tx: Interpreter, value: SymbolicValue, wanted: SymbolicValue, /)
 
 def _is_instance(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
     if isinstance(classes, tuple):
-        return any(_is_instance(tx, value, one) for one in classes)
+        return any(_is_instance(tx, value, cls) for cls in classes)
     if isinstance(classes, types.UnionType):
-        return any(_is_instance(tx, value, one) for one in classes.__args__)
+        return any(_is_instance(tx, value, cls) for cls in classes.__args__)
     kind = value.python_type()
     if _hides_class(kind) and not issubclass(kind, classes):
         raise graph_break("unknown-operation", f"isinstance of {value!r}, which names its class")
@@ -86,7 +86,7 @@ def _rely_on_registry(tx: Interpreter, kind: type, classes: type) -> None:
     `register` changes neither of them."""
     if not issubclass(type(classes), abc.ABCMeta) or kind in tx.classes.made or (
             classes in tx.classes.made or not is_heap_type(kind)
-            or all(is_library(one.__module__) for one in (kind, classes))):
+            or all(is_library(cls.__module__) for cls in (kind, classes))):
         return
     tx.guards.add(tx.tree.object(classes, classes.__qualname__), "py",
                   _Registered(kind, issubclass(kind, classes)))
@@ -150,7 +150,7 @@ def _issubclass(tx: Interpreter, value: SymbolicValue, wanted: SymbolicValue, /)
 
 def _is_subclass(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
     if isinstance(classes, tuple):
-        return any(_is_subclass(tx, value, one) for one in classes)
+        return any(_is_subclass(tx, value, cls) for cls in classes)
     checker = type_lookup(type(classes), "__subclasscheck__")
     if getattr(checker, "__module__", "") not in (*_CHECK_CLASSES, "typing"):
         return _asks_metaclass(tx, checker, classes, value)

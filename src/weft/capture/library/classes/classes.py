@@ -135,10 +135,10 @@ class ClassValue(SymbolicValue):
             return self._enum_member(tx, args, kwargs)
         if is_wrapper(self.cls):
             return record(tx, self.cls, args, kwargs)
-        made = self._new(tx, args, kwargs)
-        if self.cls in made.python_type().__mro__:  # `issubclass` may be code of a metaclass
-            self._init(tx, made, args, kwargs)
-        return made
+        instance = self._new(tx, args, kwargs)
+        if self.cls in instance.python_type().__mro__:  # `issubclass` may be code of a metaclass
+            self._init(tx, instance, args, kwargs)
+        return instance
 
     def _enum_member(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         objects = [python_object(tx, arg) for arg in args]
@@ -156,14 +156,14 @@ class ClassValue(SymbolicValue):
         types that `_missing_` raises, which breaks the graph.
         """
         try:
-            found = tx.force(self.getattr(tx, "_missing_").call(tx, args, {}))
+            member = tx.force(self.getattr(tx, "_missing_").call(tx, args, {}))
         except ObservedException as error:
             if issubclass(error.value.python_type(), ValueError):
                 raise
         else:
-            if found.is_constant and isinstance(found.constant(), self.cls):
-                return found
-            if is_none(found) and not issubclass(self.cls, enum.Flag):
+            if member.is_constant and isinstance(member.constant(), self.cls):
+                return member
+            if is_none(member) and not issubclass(self.cls, enum.Flag):
                 value = args[0].constant()
                 raise tx.error(ValueError, f"{value!r} is not a valid {self.cls.__qualname__}")
         raise graph_break("unknown-operation", f"{self.cls.__name__}, which looks for members")
@@ -183,25 +183,25 @@ class ClassValue(SymbolicValue):
             no_arguments_for_new(tx, self.cls)
         return make_instance(tx, self.cls, args)
 
-    def _init(self, tx: Interpreter, made: SymbolicValue, args: Args, kwargs: Kwargs) -> None:
-        cls = made.python_type()  # `__new__` may have made an instance of a subclass
+    def _init(self, tx: Interpreter, obj: SymbolicValue, args: Args, kwargs: Kwargs) -> None:
+        cls = obj.python_type()  # `__new__` may have made an instance of a subclass
         initialiser = type_lookup(cls, "__init__")
         guard_inherited(tx, cls, "__init__")
         if not isinstance(initialiser, types.WrapperDescriptorType):
-            result = tx.force(bind(tx, made, cls, "__init__", initialiser).call(tx, args, kwargs))
+            result = tx.force(bind(tx, obj, cls, "__init__", initialiser).call(tx, args, kwargs))
             if not is_none(result):
                 kind = result.python_type().__name__
                 raise tx.error(TypeError, f"__init__() should return None, not '{kind}'")
-        elif isinstance(made, ExceptionValue):
-            made.initialise(tx, args, kwargs)
-        elif (isinstance(made, ObjectValue) and made.contents is not None
+        elif isinstance(obj, ExceptionValue):
+            obj.initialise(tx, args, kwargs)
+        elif (isinstance(obj, ObjectValue) and obj.contents is not None
               and initialiser is not vars(object)["__init__"]):
             owner = getattr(initialiser, "__objclass__", object)
             python = method_of_subclass(tx, owner, "__init__", cls)
             if python is None:
-                made.contents.method(tx, "__init__", args, kwargs)
+                obj.contents.method(tx, "__init__", args, kwargs)
             else:
-                python.call(tx, [made, *args], kwargs)
+                python.call(tx, [obj, *args], kwargs)
 
     # -- attributes -------------------------------------------------------------------------------
 
@@ -252,15 +252,15 @@ class ClassValue(SymbolicValue):
         if isinstance(attribute, types.ClassMethodDescriptorType) and self.cls in tx.classes.made:
             raise graph_break("unknown-operation", f"{name} of a class made inside")
         if isinstance(attribute, (*C_METHODS, property)):
-            found = evaluate(tx, lambda: getattr(self.cls, name))
-            return tx.wrap_fixed(found, f"{self.cls.__name__}.{name}")
+            bound = evaluate(tx, lambda: getattr(self.cls, name))
+            return tx.wrap_fixed(bound, f"{self.cls.__name__}.{name}")
         getter = type_lookup(type(attribute), "__get__")
         if isinstance(getter, types.FunctionType) and not issubclass(self.cls, enum.Enum):
             descriptor = class_value(tx, self.cls, name, attribute)
             return tx.wrap_fixed(getter, name).call(tx, [descriptor, NONE, self], {})
         if getter is not MISSING and not isinstance(attribute, types.FunctionType):
-            found = evaluate(tx, lambda: getattr(self.cls, name))
-            return tx.wrap_fixed(found, f"{self.cls.__name__}.{name}")
+            bound = evaluate(tx, lambda: getattr(self.cls, name))
+            return tx.wrap_fixed(bound, f"{self.cls.__name__}.{name}")
         return class_value(tx, self.cls, name, attribute)
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
@@ -289,9 +289,9 @@ class ClassValue(SymbolicValue):
         return tx.force(tx.call_python(hook, [self, *args]))
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-        found = self._by_metaclass(tx, "__getitem__", key)
-        if found is not None:
-            return found
+        item = self._by_metaclass(tx, "__getitem__", key)
+        if item is not None:
+            return item
         if issubclass(self.cls, enum.Enum) and key.is_constant:
             return tx.wrap_new(evaluate(tx, lambda: self.cls[key.constant()]))  # type: ignore[index]
         if key.is_constant and hasattr(self.cls, "__class_getitem__"):
@@ -307,19 +307,19 @@ class ClassValue(SymbolicValue):
     def iter(self, tx: Interpreter) -> SymbolicValue:
         if issubclass(self.cls, enum.Enum):
             return tx.wrap_new(tuple(self.cls)).iter(tx)
-        found = self._by_metaclass(tx, "__iter__")
-        return super().iter(tx) if found is None else found
+        iterator = self._by_metaclass(tx, "__iter__")
+        return super().iter(tx) if iterator is None else iterator
 
     def truth(self, tx: Interpreter) -> bool:
-        found = self._by_metaclass(tx, "__bool__")
-        if found is None:
-            found = self._by_metaclass(tx, "__len__")
-        return found is None or found.truth(tx)
+        answer = self._by_metaclass(tx, "__bool__")
+        if answer is None:
+            answer = self._by_metaclass(tx, "__len__")
+        return answer is None or answer.truth(tx)
 
     def length(self, tx: Interpreter) -> int:
-        found = self._by_metaclass(tx, "__len__")
-        if found is not None and type(python_object(tx, found)) is int:
-            return int(found.constant())
+        count = self._by_metaclass(tx, "__len__")
+        if count is not None and type(python_object(tx, count)) is int:
+            return int(count.constant())
         return len(self.cls) if issubclass(self.cls, enum.Enum) else super().length(tx)
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
@@ -329,9 +329,9 @@ class ClassValue(SymbolicValue):
                 return bool(evaluate(tx, lambda: item.constant() in members))
             test = type(members).__contains__
             return tx.wrap_fixed(test, "__contains__").call(tx, [self, item], {}).truth(tx)
-        found = self._by_metaclass(tx, "__contains__", item)
-        if found is not None:
-            return found.truth(tx)
+        answer = self._by_metaclass(tx, "__contains__", item)
+        if answer is not None:
+            return answer.truth(tx)
         return super().contains(tx, item)
 
 
@@ -359,7 +359,7 @@ def holds_made_class(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether the value is a class made inside, or a tuple that holds one."""
     if isinstance(value, TupleValue):
         return any(holds_made_class(tx, item) for item in value.all(tx))
-    return isinstance(value, ClassValue) and any(value.cls is made for made in tx.classes.made)
+    return isinstance(value, ClassValue) and any(value.cls is model for model in tx.classes.made)
 
 
 def no_arguments_for_new(tx: Interpreter, cls: type) -> None:
@@ -409,12 +409,12 @@ def _mro(tx: Interpreter, cls: SymbolicValue, /) -> SymbolicValue:
 def _subclasses(tx: Interpreter, owner: SymbolicValue, /) -> SymbolicValue:
     """`cls.__subclasses__()`, guarded: registries use it."""
     cls = owner.constant()
-    if any(cls in made.__mro__ for made in tx.classes.made):
+    if any(cls in model.__mro__ for model in tx.classes.made):
         raise graph_break("unknown-operation", "subclasses of which some are made inside")
     known = type.__subclasses__(cls)
     tx.guards.add(tx.tree.object(cls, cls.__name__), "py",
                   lambda again: type.__subclasses__(again) == known)
-    return ListValue([tx.wrap_fixed(one, one.__name__) for one in known])
+    return ListValue([tx.wrap_fixed(subclass, subclass.__name__) for subclass in known])
 
 
 def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
@@ -453,21 +453,21 @@ def _container_new(maker: Any) -> bool:
 
 def _describe(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
     def describe(tx: Interpreter, value: ClassValue) -> SymbolicValue:
-        found = getattr(value.cls, name)
-        if found is None or isinstance(found, str):
-            tx.class_guards.text(value.cls, name, found)
-            return constant(found)
-        return tx.wrap_fixed(found, f"{value!r}.{name}")
+        description = getattr(value.cls, name)
+        if description is None or isinstance(description, str):
+            tx.class_guards.text(value.cls, name, description)
+            return constant(description)
+        return tx.wrap_fixed(description, f"{value!r}.{name}")
 
     return describe
 
 
 def _bases(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
     def describe(tx: Interpreter, value: ClassValue) -> SymbolicValue:
-        found = getattr(value.cls, name)
-        if found is None:
+        classes = getattr(value.cls, name)
+        if classes is None:
             raise graph_break("unknown-value", "a class that is being made")
-        return TupleValue([tx.wrap_fixed(base, base.__name__) for base in found])
+        return TupleValue([tx.wrap_fixed(base, base.__name__) for base in classes])
 
     return describe
 

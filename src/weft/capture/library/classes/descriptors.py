@@ -95,5 +95,5 @@ def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
     names = _PARTS[cls]
     if len(args) > len(names) or not kwargs.keys() <= set(names):
         raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
-    given = by_name(args, kwargs, *names)
-    return DescriptorValue(cls, [given.get(name, NONE) for name in names])
+    parts = by_name(args, kwargs, *names)
+    return DescriptorValue(cls, [parts.get(name, NONE) for name in names])

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
 
-def _new(base: Any, tx: Interpreter, cls: SymbolicValue, /, *given: SymbolicValue,
+def _new(base: Any, tx: Interpreter, cls: SymbolicValue, /, *rest: SymbolicValue,
          **kwargs: SymbolicValue) -> SymbolicValue:
     """`base.__new__(cls, ...)`"""
     if not _makes(base, cls.constant()):
         evaluate(tx, lambda: base.__new__(cls.constant()))  # raises Python's error
-    contents = tx.force(CONSTRUCTORS[base].call((tx, base), [*given], kwargs))
+    contents = tx.force(CONSTRUCTORS[base].call((tx, base), [*rest], kwargs))
     if cls.constant() is base:
         return contents
     if hasattr(cls.constant(), "_fields") and isinstance(contents, TupleValue):

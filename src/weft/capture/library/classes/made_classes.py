@@ -154,10 +154,10 @@ def new_class(metaclass: type, name: str, bases: tuple[type, ...],
     and `__init_subclass__` is interpreted."""
     if metaclass not in _METACLASSES or tells:
         untold = _Untold if any(base.__dictoffset__ for base in bases) else _UntoldWithoutDict
-        made: Any = type.__new__(metaclass, name, (untold,) if tells else bases, dict(items))
+        cls: Any = type.__new__(metaclass, name, (untold,) if tells else bases, dict(items))
         if tells:
-            _SET_BASES(made, bases)
-        return made
+            _SET_BASES(cls, bases)
+        return cls
     namespace: Any = metaclass.__prepare__(name, bases)
     for key, value in items:
         namespace[key] = value
@@ -197,13 +197,13 @@ def _build_class(tx: Interpreter, body: SymbolicValue, name: SymbolicValue, /,
     keywords = {key: value for key, value in kwargs.items() if key != "metaclass"}
     if metaclass in _METACLASSES:
         return make_class(tx, metaclass, name.constant(), [*bases], namespace, keywords)
-    given = dictionary_of(tx, namespace)
+    attributes = dictionary_of(tx, namespace)
     maker = tx.wrap_fixed(metaclass, metaclass.__name__)
-    made = maker.call(tx, [name, TupleValue(bases), given], keywords)
+    cls = maker.call(tx, [name, TupleValue(bases), attributes], keywords)
     cell = namespace.get("__classcell__")
-    if isinstance(cell, CellValue) and cell.contents is not made:
+    if isinstance(cell, CellValue) and cell.contents is not cls:
         raise graph_break("unknown-operation", "a metaclass that does not pass __classcell__ on")
-    return made
+    return cls
 
 
 def _replaced_bases(tx: Interpreter, bases: Sequence[SymbolicValue]) -> Sequence[SymbolicValue]:
@@ -213,12 +213,12 @@ def _replaced_bases(tx: Interpreter, bases: Sequence[SymbolicValue]) -> Sequence
         return bases
     objects = tuple(base.real() for base in map(tx.force, bases))
     entries: list[Any] = []
-    for one in objects:
-        replace = None if isinstance(one, type) else getattr(one, "__mro_entries__", None)
-        if replace is not None and "typing" not in (one.__module__, type(one).__module__):
+    for original in objects:
+        replace = None if isinstance(original, type) else getattr(original, "__mro_entries__", None)
+        if replace is not None and "typing" not in (original.__module__, type(original).__module__):
             return bases  # code of the program
-        entries += replace(objects) if replace is not None else [one]
-    return [tx.wrap_fixed(one, getattr(one, "__name__", "base")) for one in entries]
+        entries += replace(objects) if replace is not None else [original]
+    return [tx.wrap_fixed(base, getattr(base, "__name__", "base")) for base in entries]
 
 
 @rule(type.__new__)
@@ -266,8 +266,8 @@ def _check_metaclass(kind: type) -> None:
     """Break the graph if making a class would run code that is not interpreted."""
     own = kind.__mro__[:-2]
     if kind not in _METACLASSES and (
-            kind.__mro__[-2:] != (type, object) or any(one in own for one in _METACLASSES)
-            or any({"__prepare__", "mro"} & vars(one).keys() for one in own)):
+            kind.__mro__[-2:] != (type, object) or any(cls in own for cls in _METACLASSES)
+            or any({"__prepare__", "mro"} & vars(cls).keys() for cls in own)):
         raise graph_break("unknown-operation", f"a class of metaclass {kind.__name__}")
 
 
@@ -300,16 +300,16 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
     _check_attributes(recipe, classes, stand_ins)
     items = tuple((key, obj) for key, obj in stand_ins.items() if key not in recipe.late)
     model = _model(tx, recipe, classes, items)
-    made = register(tx, model, recipe)
+    cls = register(tx, model, recipe)
     if isinstance(cell, CellValue):
-        cell.write(tx, made)
+        cell.write(tx, cls)
     for key in recipe.late:
         type.__setattr__(model, key, stand_ins[key])
     for key in named:
-        _call_set_name(tx, made, key, stand_ins[key], namespace[key])
+        _call_set_name(tx, cls, key, stand_ins[key], namespace[key])
     if tells:
-        SuperValue(model, made).getattr(tx, "__init_subclass__").call(tx, [], keywords)
-    return made
+        SuperValue(model, cls).getattr(tx, "__init_subclass__").call(tx, [], keywords)
+    return cls
 
 
 _NOT_TOLD: Final = vars(object)["__init_subclass__"]
@@ -318,11 +318,11 @@ _NOT_TOLD: Final = vars(object)["__init_subclass__"]
 def _model(tx: Interpreter, recipe: MadeClass, classes: tuple[type, ...],
            items: tuple[tuple[str, Any], ...]) -> Any:
     """The real class that stands for the recipe's."""
-    given = recipe.metaclass, recipe.name, classes, items, recipe.tells
+    arguments = recipe.metaclass, recipe.name, classes, items, recipe.tells
     if not recipe.tells:
-        return evaluate(tx, lambda: new_class(*given))
+        return evaluate(tx, lambda: new_class(*arguments))
     try:
-        return new_class(*given)
+        return new_class(*arguments)
     except TypeError as error:  # another layout than that of plain objects
         raise graph_break("unknown-operation", f"the class {recipe.name}: {error}") from error
 
@@ -370,14 +370,14 @@ def _check_attributes(
 
 
 def _call_set_name(
-    tx: Interpreter, made: ClassValue, key: str, obj: Any, value: SymbolicValue
+    tx: Interpreter, cls: ClassValue, key: str, obj: Any, value: SymbolicValue
 ) -> None:
     """Interpret the `__set_name__` of an attribute."""
     function = tx.wrap_fixed(type_lookup(type(obj), "__set_name__"), "__set_name__")
     try:
-        function.call(tx, [value, made, constant(key)], {})
+        function.call(tx, [value, cls, constant(key)], {})
     except ObservedException as error:  # the error names the class
-        name = made.cls.__name__
+        name = cls.cls.__name__
         raise graph_break("unknown-operation", f"the class {name}: {error}") from error
 
 
@@ -432,24 +432,25 @@ def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     make = next((make for kind, make in _STAND_INS if isinstance(value, kind)), None)
     if make is None:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
-    made = tx.classes.stand_ins[value] = make(tx, value)
+    substitute = tx.classes.stand_ins[value] = make(tx, value)
     if isinstance(value, SymbolicNumberValue):  # as what the class keeps
         value = SymbolicNumberValue(tx, value.example, kind=value.numpy_type)
-    tx.outside.remember(made, value)
-    return made
+    tx.outside.remember(substitute, value)
+    return substitute
 
 
 def _function(tx: Interpreter, value: Any) -> Any:
     cells = tuple(types.CellType() for _ in value.code.co_freevars)
-    made = types.FunctionType(value.code, value.globals, value.name.rpartition(".")[2], None, cells)
-    made.__qualname__ = value.name
+    name = value.name.rpartition(".")[2]
+    function = types.FunctionType(value.code, value.globals, name, None, cells)
+    function.__qualname__ = value.name
     if value.attributes is not None:
         for key, item in value.attributes.pairs(tx):
             if item.is_constant:
-                made.__dict__[key.constant()] = item.constant()
+                function.__dict__[key.constant()] = item.constant()
             elif key.constant() == "__isabstractmethod__":  # the metaclass asks for its truth
                 raise graph_break("unknown-operation", f"{value!r}, which may be abstract")
-    return made
+    return function
 
 
 def _descriptor(tx: Interpreter, value: Any) -> Any:
@@ -460,12 +461,12 @@ def _descriptor(tx: Interpreter, value: Any) -> Any:
 def _object(tx: Interpreter, value: Any) -> Any:
     if value.contents is not None or type_lookup(value.cls, "__new__") is not object.__new__:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
-    made = object.__new__(value.cls)
+    instance = object.__new__(value.cls)
     for key, item in value.attributes.pairs(tx):
-        object.__setattr__(made, key.constant(), stand_in(tx, item))
+        object.__setattr__(instance, key.constant(), stand_in(tx, item))
     for name, item in value.slots.items():
-        object.__setattr__(made, name, stand_in(tx, item))
-    return made
+        object.__setattr__(instance, name, stand_in(tx, item))
+    return instance
 
 
 class _StandIn:
@@ -515,12 +516,12 @@ def _dataclass(tx: Interpreter, target: SymbolicValue, /, *options: SymbolicValu
     known = known_arguments(tx, options, kwargs)
     if recipe is None or known is None:
         raise graph_break("unknown-operation", f"making {target!r} a dataclass")
-    made = evaluate(tx, lambda: _process(target.constant(), *known[0], **known[1]))
-    for field in vars(made)["__dataclass_fields__"].values():
+    processed = evaluate(tx, lambda: _process(target.constant(), *known[0], **known[1]))
+    for field in vars(processed)["__dataclass_fields__"].values():
         tx.outside.forget(field)  # the decorator has completed it: it does not change any more
-    in_place = made is target.constant()
-    return register(tx, made, ProcessedClass(_process, [recipe, *options], kwargs,
-                                             in_place=in_place))
+    in_place = processed is target.constant()
+    return register(tx, processed, ProcessedClass(_process, [recipe, *options], kwargs,
+                                                  in_place=in_place))
 
 
 @rule(collections.namedtuple)
@@ -530,7 +531,7 @@ def _namedtuple(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValu
     assert tx.frame is not None
     module = constant(tx.frame.globals.original.get("__name__"))
     named = {"module": module, **kwargs}
-    made = evaluate_call(tx, collections.namedtuple, args, named)
-    if made is MISSING:
+    cls = evaluate_call(tx, collections.namedtuple, args, named)
+    if cls is MISSING:
         raise graph_break("unknown-operation", "a namedtuple of values that are no constants")
-    return register(tx, made, ProcessedClass(collections.namedtuple, [*args], named))
+    return register(tx, cls, ProcessedClass(collections.namedtuple, [*args], named))

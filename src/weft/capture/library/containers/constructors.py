@@ -108,17 +108,17 @@ def _super(tx: Interpreter, cls: type, after: SymbolicValue | None = None,
     if not code.co_argcount:
         raise _super_error(tx, "no arguments")
     cell = frame.cells.get("__class__")
-    found = cell.read(tx) if cell is not None else None
+    cls_value = cell.read(tx) if cell is not None else None
     name = code.co_varnames[0]
     owner = frame.locals.get(name)
     if owner is None and name in frame.cells:
         owner = frame.cells[name].read(tx)
     if owner is None:
         raise _super_error(tx, "arg[0] deleted")
-    if found is None:
+    if cls_value is None:
         raise _super_error(tx, "__class__ cell not found" if cell is None else
                            "empty __class__ cell")
-    return _checked_super(tx, found.constant(), tx.force(owner))
+    return _checked_super(tx, cls_value.constant(), tx.force(owner))
 
 
 def _super_error(tx: Interpreter, text: str) -> Signal:
@@ -238,9 +238,9 @@ def _number(tx: Interpreter, cls: type, *args: SymbolicValue, **kwargs: Symbolic
         return value.method(tx, name, [], {})
     if isinstance(value, SymbolicNumberValue) and cls in (int, float):
         return value.method(tx, f"__{cls.__name__}__", [], {})
-    made = evaluate_call(tx, cls, args, kwargs)
-    if made is not MISSING:
-        return tx.wrap_new(made)
+    number = evaluate_call(tx, cls, args, kwargs)
+    if number is not MISSING:
+        return tx.wrap_new(number)
     if value is None:
         raise graph_break("unknown-operation", f"{cls.__name__} of {args!r}")
     return _convert(tx, cls, value)
@@ -324,9 +324,9 @@ def _message(tx: Interpreter, cls: type, args: list[SymbolicValue]) -> SymbolicV
 @constructor(deque)
 def _make_deque(tx: Interpreter, cls: type, iterable: SymbolicValue | None = None,
                 maxlen: SymbolicValue = NONE) -> SymbolicValue:
-    made = DequeValue([])
-    made.m___init__(tx, iterable, maxlen)
-    return made
+    queue = DequeValue([])
+    queue.m___init__(tx, iterable, maxlen)
+    return queue
 
 
 @constructor(object)
@@ -364,10 +364,10 @@ def _cell(tx: Interpreter, cls: type, contents: SymbolicValue | None = None, /) 
 @constructor(torch.dtype, torch.device, torch.finfo, torch.iinfo)
 def _made_of_constants(tx: Interpreter, cls: type, *args: SymbolicValue, **kwargs: SymbolicValue
                        ) -> SymbolicValue:
-    made = evaluate_call(tx, cls, args, kwargs)
-    if made is MISSING:
+    obj = evaluate_call(tx, cls, args, kwargs)
+    if obj is MISSING:
         raise graph_break("unknown-operation", f"{cls.__name__} of values that are no constants")
-    return tx.wrap_new(made)
+    return tx.wrap_new(obj)
 
 
 # -- iterators ------------------------------------------------------------------------------------

@@ -82,9 +82,9 @@ class ItemsIterator(IteratorValue):
 
     def rebuild(self, emit: Emitter) -> str:
         if self.position < 0:  # over nothing: what it was over may be filled again
-            given = (f"{emit.constant(self.sequence.kind)}()" if self.text is None
-                     else emit.value(self.text))
-            name = emit.bind(self, f"iter({given})")
+            sequence = (f"{emit.constant(self.sequence.kind)}()" if self.text is None
+                        else emit.value(self.text))
+            name = emit.bind(self, f"iter({sequence})")
             emit.line(f"for _ in {name}: pass")
             return name
         name = emit.bind(self, f"iter({emit.filled(self.text or self.sequence)})")

@@ -97,16 +97,16 @@ class DictValue(ContainerMethods, Namespace):
     def _read(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         assert self.source is not None
         try:
-            found = self.original.get(key, MISSING) if type(self.original) is dict else _get(
+            obj = self.original.get(key, MISSING) if type(self.original) is dict else _get(
                 self.original, key)
         except Exception as error:  # of the program's own `__eq__`: it will raise there
             surface(error)
             raise graph_break("unknown-value", f"keys whose comparison raises {error!r}") from error
-        if found is MISSING:
+        if obj is MISSING:
             self._guard_missing(tx, key)
             self._gone.add(key)
             return None
-        value = tx.wrap(found, self.source.dict_item(key))
+        value = tx.wrap(obj, self.source.dict_item(key))
         self._entries[key] = (self._key_value(tx, self._stored_key(key)), value)
         return value
 
@@ -337,16 +337,16 @@ class DictValue(ContainerMethods, Namespace):
         return self.lookup(tx, item.dict_key(tx)) is not None
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-        found = self.lookup(tx, key.dict_key(tx))
-        if found is None:
+        value = self.lookup(tx, key.dict_key(tx))
+        if value is None:
             return self._default(tx, key)
-        return found
+        return value
 
     def _default(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         if self.cls is defaultdict and not is_none(self.factory):
-            made = tx.call(self.factory, [])
-            self.setitem(tx, key, made)
-            return made
+            value = tx.call(self.factory, [])
+            self.setitem(tx, key, value)
+            return value
         raise key_error(tx, key)
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
@@ -360,7 +360,7 @@ class DictValue(ContainerMethods, Namespace):
         return DictIterator(DictView(self, "keys"), tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
-        given = other
+        operand = other
         if not isinstance(other, DictValue):  # an instance of a subclass that defers to this one
             other = other.underlying()
         if op == "ior" and not reflected and (isinstance(other, DictValue)
@@ -373,7 +373,7 @@ class DictValue(ContainerMethods, Namespace):
         if op == "or_" and not (reflected and self.cls is dict):
             merged = DictValue(cls=self.cls, factory=self.factory)
             merged.update_from(tx, other if reflected else self)
-            merged.update_from(tx, self if reflected else given)
+            merged.update_from(tx, self if reflected else operand)
             return merged
         if op in ("eq", "ne"):
             return boolean(self._equals(tx, other) is (op == "eq"))
@@ -424,27 +424,27 @@ class DictValue(ContainerMethods, Namespace):
 
     def m_get(self, tx: Interpreter, key: SymbolicValue, default: SymbolicValue = NONE, /
               ) -> SymbolicValue:
-        found = self.lookup(tx, key.dict_key(tx))
-        if found is not None:
-            return found
+        value = self.lookup(tx, key.dict_key(tx))
+        if value is not None:
+            return value
         return default
 
     def m_pop(self, tx: Interpreter, key: SymbolicValue, default: SymbolicValue | None = None, /
               ) -> SymbolicValue:
-        found = self.remove(tx, key.dict_key(tx))
-        if found is not None:
-            return found
+        value = self.remove(tx, key.dict_key(tx))
+        if value is not None:
+            return value
         if default is None:
             raise key_error(tx, key)
         return default
 
     def m_setdefault(self, tx: Interpreter, key: SymbolicValue, default: SymbolicValue = NONE
                      ) -> SymbolicValue:
-        found = self.lookup(tx, key.dict_key(tx))
-        if found is None:
-            found = default
-            self.setitem(tx, key, found)
-        return found
+        value = self.lookup(tx, key.dict_key(tx))
+        if value is None:
+            value = default
+            self.setitem(tx, key, value)
+        return value
 
     def m_update(self, tx: Interpreter, others: SymbolicValue | None = None, /,
                  **items: SymbolicValue) -> SymbolicValue:
@@ -639,8 +639,8 @@ class DictView(ContainerMethods):
     def _has_item(self, tx: Interpreter, item: SymbolicValue) -> bool:
         if not isinstance(item, TupleValue) or item.length(tx) != 2:
             return False
-        found = self.owner.lookup(tx, item.at(tx, 0).dict_key(tx))
-        return found is not None and tx.equal(found, item.at(tx, 1))
+        value = self.owner.lookup(tx, item.at(tx, 0).dict_key(tx))
+        return value is not None and tx.equal(value, item.at(tx, 1))
 
     def _compare(self, tx: Interpreter, op: str, other: SymbolicValue) -> SymbolicValue | None:
         """Compare as sets do: items to look up are hashed, those that they are compared with are
@@ -649,8 +649,8 @@ class DictView(ContainerMethods):
             return None
         small, large = (other, self) if op in ("gt", "ge") else (self, other)
         fits = getattr(operator, _SIZES[op])(small.length(tx), large.length(tx))
-        found = fits and all(large.contains(tx, item) for item in tx.unpack(small))
-        return boolean(found is not (op == "ne"))
+        holds = fits and all(large.contains(tx, item) for item in tx.unpack(small))
+        return boolean(holds is not (op == "ne"))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if self.what == "values":
@@ -736,10 +736,10 @@ class ProxyValue(MethodTable):
 
 def dictionary_of(tx: Interpreter, items: Mapping[str, SymbolicValue]) -> DictValue:
     """A new dictionary with these names as its keys."""
-    made = DictValue()
+    dictionary = DictValue()
     for name, value in items.items():
-        made.setitem(tx, constant(name), value)
-    return made
+        dictionary.setitem(tx, constant(name), value)
+    return dictionary
 
 
 @wraps(types.MappingProxyType)

@@ -214,8 +214,8 @@ class SequenceValue(ContainerMethods):
 
 def _names_index(key: SymbolicValue) -> bool:
     """Whether the key's class has an `__index__`."""
-    found = getattr(key.python_type(), "__index__", None)
-    return isinstance(found, types.FunctionType) or (found is not None and (
+    method = getattr(key.python_type(), "__index__", None)
+    return isinstance(method, types.FunctionType) or (method is not None and (
         plain_value(key) is not None or issubclass(key.python_type(), torch.Tensor)))
 
 
@@ -554,8 +554,8 @@ class SizeValue(TupleValue):
         return emit.bind(self, f"{emit.constant(torch.Size)}(({items}))")
 
     def m_numel(self, tx: Interpreter) -> SymbolicValue:
-        one: SymbolicValue = constant(1)
-        return functools.reduce(functools.partial(tx.binary, "mul"), self.all(tx), one)
+        unit: SymbolicValue = constant(1)
+        return functools.reduce(functools.partial(tx.binary, "mul"), self.all(tx), unit)
 
 
 @final

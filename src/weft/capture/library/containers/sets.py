@@ -55,19 +55,19 @@ class SetValue(ContainerMethods):
     @staticmethod
     def copy_of(tx: Interpreter, other: SymbolicValue, cls: type) -> SetValue:
         """`set(other)`"""
-        made = SetValue._filled(cls, *_keys_of(tx, other))
-        made.ordered_by = _orders(tx, [other])
-        return made
+        copy = SetValue._filled(cls, *_keys_of(tx, other))
+        copy.ordered_by = _orders(tx, [other])
+        return copy
 
     @staticmethod
     def _filled(kind: type, keys: Any, entries: Iterable[tuple[Any, SymbolicValue]]) -> SetValue:
-        made = SetValue(cls=kind)
-        made.keys = kind(keys)
-        kept = set(map(id, made.keys))
+        result = SetValue(cls=kind)
+        result.keys = kind(keys)
+        kept = set(map(id, result.keys))
         for key, item in entries:
             if id(key) in kept:
-                made.entries.setdefault(key, item)
-        return made
+                result.entries.setdefault(key, item)
+        return result
 
     def _own_keys(self) -> set[Any]:
         """`keys`, to be changed."""
@@ -210,10 +210,10 @@ class SetValue(ContainerMethods):
 
     def _result(self, tx: Interpreter, method: str, *others: SymbolicValue) -> SetValue:
         """A new set: the result of a method of sets."""
-        made = SetValue(cls=self.cls)
-        made.keys, made.entries = self._applied(tx, method, others)
-        made.ordered_by = _orders(tx, [self, *others])
-        return made
+        result = SetValue(cls=self.cls)
+        result.keys, result.entries = self._applied(tx, method, others)
+        result.ordered_by = _orders(tx, [self, *others])
+        return result
 
     def _update(self, tx: Interpreter, method: str, *others: SymbolicValue) -> SymbolicValue:
         """Do a method that changes the set."""
@@ -380,11 +380,11 @@ def _keys_of(tx: Interpreter, value: SymbolicValue) -> _Operand:
 
 def _orders(tx: Interpreter, values: Iterable[SymbolicValue]) -> dict[Source, Any]:
     """`ordered_by` of a set made of these values."""
-    found: dict[Source, Any] = {}
+    order: dict[Source, Any] = {}
     for value in map(tx.force, values):
         if isinstance(value, SetValue):
-            found |= value.ordered_by
-    return found
+            order |= value.ordered_by
+    return order
 
 
 _FILLINGS: Final[dict[str, Callable[[list[Any]], Any]]] = {

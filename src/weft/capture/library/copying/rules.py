@@ -101,24 +101,24 @@ def _deep(tx: Interpreter, value: SymbolicValue, memo: Memo) -> SymbolicValue:
     copier = next((c for kind, c in _COPIERS if isinstance(value, kind)), None)
     if copier is None:
         raise graph_break("unknown-operation", f"deepcopy of {value!r}")
-    made = copier(tx, value, memo)
-    if made is not value or isinstance(value, TupleValue):
-        memo.add(tx, value, made)
-    return made
+    duplicate = copier(tx, value, memo)
+    if duplicate is not value or isinstance(value, TupleValue):
+        memo.add(tx, value, duplicate)
+    return duplicate
 
 
 def _deep_list(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    made = ListValue([])
-    memo.add(tx, value, made)
-    made.items.extend(_deep(tx, item, memo) for item in value.all(tx))
-    return made
+    duplicate = ListValue([])
+    memo.add(tx, value, duplicate)
+    duplicate.items.extend(_deep(tx, item, memo) for item in value.all(tx))
+    return duplicate
 
 
 def _deep_deque(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    made = DequeValue([], value.maxlen)
-    memo.add(tx, value, made)
-    made.append(_deep(tx, item, memo) for item in value.all(tx))
-    return made
+    duplicate = DequeValue([], value.maxlen)
+    memo.add(tx, value, duplicate)
+    duplicate.append(_deep(tx, item, memo) for item in value.all(tx))
+    return duplicate
 
 
 def _deep_tuple(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
@@ -133,11 +133,11 @@ def _deep_tuple(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 
 def _deep_dict(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    made = DictValue(cls=value.cls, factory=value.factory)
-    memo.add(tx, value, made)
+    duplicate = DictValue(cls=value.cls, factory=value.factory)
+    memo.add(tx, value, duplicate)
     for key, item in value.pairs(tx):
-        made.setitem(tx, _deep(tx, key, memo), _deep(tx, item, memo))
-    return made
+        duplicate.setitem(tx, _deep(tx, key, memo), _deep(tx, item, memo))
+    return duplicate
 
 
 def _deep_set(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
@@ -162,12 +162,12 @@ def _deep_tensor(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
     wanted = value.example.requires_grad
     if wanted and kind is torch.Tensor and value.getattr(tx, "grad") is not NONE:
         raise graph_break("unknown-operation", f"deepcopy of {value!r} and its gradient")
-    made = record(tx, "clone", [record(tx, "detach", [value])])
+    duplicate = record(tx, "clone", [record(tx, "detach", [value])])
     if kind is torch.nn.Parameter:
-        made = tx.call_python(kind, [made, boolean(wanted)])
+        duplicate = tx.call_python(kind, [duplicate, boolean(wanted)])
     elif wanted:
-        made = made.method(tx, "requires_grad_", [], {})
-    return made
+        duplicate = duplicate.method(tx, "requires_grad_", [], {})
+    return duplicate
 
 
 _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ...]] = (
@@ -186,22 +186,22 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     if any(_overrides(value.cls, name) for name in _CUSTOM):
         return _reconstructed(tx, value, NONE if memo is None else memo)
     _check_lookups(tx, value, _LOOKED_UP[memo is None:])
-    made = make_instance(tx, value.cls, [])
-    if not isinstance(made, ObjectValue) or type(made) is not type(value):
+    duplicate = make_instance(tx, value.cls, [])
+    if not isinstance(duplicate, ObjectValue) or type(duplicate) is not type(value):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     if memo is not None:
-        memo.add(tx, value, made)
+        memo.add(tx, value, duplicate)
     pairs = value.attributes.pairs(tx)
-    _check_lookups(tx, made, ("__setstate__", "__dict__") if pairs else ())
+    _check_lookups(tx, duplicate, ("__setstate__", "__dict__") if pairs else ())
     for key, item in pairs:
         if not (isinstance(value, ModuleValue) and key.constant() == "_compiled_call_impl"):
-            made.attributes.setitem(tx, key, part(item))
+            duplicate.attributes.setitem(tx, key, part(item))
     for name in _slots(value.cls):
         slot = _slot(tx, value, name)
         if slot is not None:
-            made.setattr(tx, name, part(slot))
-    _copy_contents(tx, value, made, part)
-    return made
+            duplicate.setattr(tx, name, part(slot))
+    _copy_contents(tx, value, duplicate, part)
+    return duplicate
 
 
 def _is_copied_elsewhere(cls: type) -> bool:
@@ -213,8 +213,8 @@ def _is_copied_elsewhere(cls: type) -> bool:
 
 def _overrides(cls: type, name: str) -> bool:
     """Whether the class has a method in Python; those of nn.Module copy all, as the default."""
-    found = type_lookup(cls, name)
-    return isinstance(found, types.FunctionType) and found is not vars(torch.nn.Module).get(name)
+    method = type_lookup(cls, name)
+    return isinstance(method, types.FunctionType) and method is not vars(torch.nn.Module).get(name)
 
 
 def _reconstructed(tx: Interpreter, value: ObjectValue, memo: SymbolicValue) -> SymbolicValue:
@@ -263,14 +263,14 @@ def _check_lookups(tx: Interpreter, value: ObjectValue, names: tuple[str, ...]) 
     for name in names:
         expected: Any = value.attributes if name == "__dict__" else getattr(object, name, MISSING)
         try:
-            found = value.getattr(tx, name)
+            attribute = value.getattr(tx, name)
         except ObservedException as error:
             if not issubclass(error.value.python_type(), AttributeError):
                 raise
             if expected is MISSING:
                 continue
             raise graph_break("unknown-operation", f"{value!r} without {name}") from None
-        what = found.function.real() if isinstance(found, BoundMethodValue) else found
+        what = attribute.function.real() if isinstance(attribute, BoundMethodValue) else attribute
         if what is not expected:
             raise graph_break("unknown-operation", f"{name} of {value!r}")
 
@@ -288,14 +288,16 @@ def _slot(tx: Interpreter, value: ObjectValue, name: str) -> SymbolicValue | Non
         return None
 
 
-def _copy_contents(tx: Interpreter, value: ObjectValue, made: ObjectValue, part: CopyPart) -> None:
+def _copy_contents(
+    tx: Interpreter, value: ObjectValue, duplicate: ObjectValue, part: CopyPart
+) -> None:
     """Copy the items by the methods that the copy module calls, which the program may override."""
     if isinstance(value.contents, ListValue):
         for item in tx.unpack(value):
-            made.method(tx, "append", [part(item)], {})
+            duplicate.method(tx, "append", [part(item)], {})
     elif isinstance(value.contents, DictValue):
         for pair in tx.unpack(value.method(tx, "items", [], {})):
             key, item = tx.unpack(pair)
-            made.setitem(tx, part(key), part(item))
+            duplicate.setitem(tx, part(key), part(item))
     elif value.contents is not None:
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")

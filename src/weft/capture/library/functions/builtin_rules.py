@@ -137,8 +137,8 @@ def _getattr(tx: Interpreter, owner: SymbolicValue, attribute: SymbolicValue,
     name = _attribute_name(attribute)
     if default is None:
         return read_attribute(tx, owner, name)
-    found = attribute_or_none(tx, owner, name)
-    return default if found is None else found
+    value = attribute_or_none(tx, owner, name)
+    return default if value is None else value
 
 
 def _attribute_name(value: SymbolicValue) -> str:
@@ -206,26 +206,26 @@ def _default_hash(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 def _vars(tx: Interpreter, owner: SymbolicValue | None = None, /) -> SymbolicValue:
     if owner is None:
         return _locals(tx)
-    found = attribute_or_none(tx, owner, "__dict__")
-    if found is None:
+    namespace = attribute_or_none(tx, owner, "__dict__")
+    if namespace is None:
         raise tx.error(TypeError, "vars() argument must have __dict__ attribute")
-    return found
+    return namespace
 
 
 @rule(locals)
 def _locals(tx: Interpreter) -> SymbolicValue:
     frame = tx.frame
     assert frame is not None
-    found = DictValue()
+    variables = DictValue()
     code = frame.code
     if not code.co_flags & inspect.CO_OPTIMIZED:
         raise graph_break("unknown-operation", "locals() of a class body")
     for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
         if name in frame.locals and not isinstance(frame.locals[name], NullValue):
-            found.store(tx, name, constant(name), tx.force(frame.locals[name]))
+            variables.store(tx, name, constant(name), tx.force(frame.locals[name]))
         elif name in frame.cells and (value := frame.cells[name].read(tx)) is not None:
-            found.store(tx, name, constant(name), value)
-    return found
+            variables.store(tx, name, constant(name), value)
+    return variables
 
 
 @rule(dir)
@@ -519,11 +519,11 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
     if isinstance(value, ObjectValue) and isinstance(formatter, types.FunctionType):
         method = value.special(tx, "__format__")
         assert method is not None
-        made = method.call(tx, [spec], {})
-        kind = tx.force(made).python_type()
+        formatted = method.call(tx, [spec], {})
+        kind = tx.force(formatted).python_type()
         if not issubclass(kind, str):
             raise tx.error(TypeError, f"__format__ must return a str, not {kind.__name__}")
-        return made
+        return formatted
     plain = plain_value(value) is not None
     if plain and python_object(tx, spec) != "" and not isinstance(formatter, types.FunctionType):
         return value.method(tx, "__format__", [spec], {})
@@ -580,13 +580,13 @@ def _index(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
     if plain is not None and issubclass(plain.python_type(), int):
         return plain  # whatever its class defines
     require_special(tx, value, "__index__")
-    made = tx.force(value.method(tx, "__index__", [], {}))
-    kind = made.python_type()
+    number = tx.force(value.method(tx, "__index__", [], {}))
+    kind = number.python_type()
     if not issubclass(kind, int):
         raise tx.error(TypeError, f"__index__ returned non-int (type {kind.__name__})")
     if kind is not int:
         raise graph_break("unknown-operation", f"an index of type {kind.__name__}")
-    return made
+    return number
 
 
 @rule(functools.reduce)

@@ -89,10 +89,10 @@ class BuiltinValue(SymbolicValue):
         return self.function
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = evaluate(tx, lambda: getattr(self.function, name))
+        attribute = evaluate(tx, lambda: getattr(self.function, name))
         if name == "__self__":
-            return tx.wrap_fixed(found, repr(self))
-        return tx.wrap_fixed(found, f"{self!r}.{name}")
+            return tx.wrap_fixed(attribute, repr(self))
+        return tx.wrap_fixed(attribute, f"{self!r}.{name}")
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op not in ("eq", "ne") or not isinstance(other, BuiltinValue):
@@ -135,8 +135,8 @@ class BuiltinValue(SymbolicValue):
         if not issubclass(kind, descriptor.__objclass__):
             return None if kind is types.NoneType and len(args) > 1 else descriptor
         plain = type_lookup(kind, "__getattribute__") in _PLAIN_READS
-        found = type_lookup(kind, descriptor.__name__) if plain else None
-        return descriptor if found is descriptor else None
+        attribute = type_lookup(kind, descriptor.__name__) if plain else None
+        return descriptor if attribute is descriptor else None
 
     def _method_of_object(self, tx: Interpreter, value: SymbolicValue, args: Args, kwargs: Kwargs
                           ) -> SymbolicValue:
@@ -147,10 +147,10 @@ class BuiltinValue(SymbolicValue):
             return special.call((tx,), [value, *args], kwargs)
         if type(value).method is not SymbolicValue.method:
             return value.method(tx, name, args, kwargs)
-        found = None if isinstance(value, BuiltinValue) else value.getattr(tx, name)
-        if found is None or isinstance(found, BuiltinValue):  # that would recurse
+        method = None if isinstance(value, BuiltinValue) else value.getattr(tx, name)
+        if method is None or isinstance(method, BuiltinValue):  # that would recurse
             raise graph_break("unknown-c-function", f"{name} of {value!r}")
-        return found.call(tx, args, kwargs)
+        return method.call(tx, args, kwargs)
 
     def _method_of_type(self, tx: Interpreter, owner: type, args: Args, kwargs: Kwargs
                         ) -> SymbolicValue:

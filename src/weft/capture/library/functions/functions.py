@@ -187,9 +187,9 @@ class FunctionValue(SymbolicValue):
             raise graph_break("skipped-function", f"{self.name} looks into its own frame")
         frame = self.frame(tx, args, kwargs)
         if self.code.co_flags & _GENERATOR:
-            made = make_generator(frame, self)
-            tx.early_ends.note_generator(tx, made)
-            return made
+            generator = make_generator(frame, self)
+            tx.early_ends.note_generator(tx, generator)
+            return generator
         frame.resumable = direct
         return tx.run(frame)
 
@@ -226,11 +226,11 @@ class FunctionValue(SymbolicValue):
         code = self.code
         empty = code.replace(co_code=_EMPTY.co_code, co_consts=_EMPTY.co_consts,
                              co_exceptiontable=b"", co_flags=code.co_flags & _SIGNATURE_FLAGS)
-        made = types.FunctionType(empty, {}, self.name, (None,) * len(self.defaults),
-                                  tuple(types.CellType() for _ in code.co_freevars))
-        made.__qualname__ = self.name
-        made.__kwdefaults__ = dict.fromkeys(self.kwdefaults)
-        evaluate(tx, lambda: made(*[None] * len(args), **dict.fromkeys(kwargs)))
+        model = types.FunctionType(empty, {}, self.name, (None,) * len(self.defaults),
+                                   tuple(types.CellType() for _ in code.co_freevars))
+        model.__qualname__ = self.name
+        model.__kwdefaults__ = dict.fromkeys(self.kwdefaults)
+        evaluate(tx, lambda: model(*[None] * len(args), **dict.fromkeys(kwargs)))
         return graph_break("unknown-operation", f"the arguments of {self.name}")
 
     def _bind_keywords(self, tx: Interpreter, bound: dict[str, SymbolicValue], kwargs: Kwargs,
@@ -278,11 +278,11 @@ class FunctionValue(SymbolicValue):
         return self.attributes
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = self.described.get(name)
-        if found is None and name not in _OWN:
-            found = self._dict(tx).lookup(tx, name)
-        if found is not None:
-            return found
+        value = self.described.get(name)
+        if value is None and name not in _OWN:
+            value = self._dict(tx).lookup(tx, name)
+        if value is not None:
+            return value
         read = _ATTRIBUTES.get(name)
         if read is not None:
             return read(self, tx)
@@ -343,10 +343,10 @@ class FunctionValue(SymbolicValue):
     def rebuild(self, emit: Emitter) -> str:
         closure = "".join(f"{emit.value(cell)}, " for cell in self.closure)
         defaults = "".join(f"{emit.value(value)}, " for value in self.defaults)
-        given = f"({defaults})" if defaults else "None"
+        default_tuple = f"({defaults})" if defaults else "None"
         make = emit.constant(types.FunctionType)
         text = (f"{make}({emit.constant(self.code)}, {emit.constant(self.globals)}, "
-                f"{literal(self.name.rpartition('.')[2])}, {given}, ({closure}))")
+                f"{literal(self.name.rpartition('.')[2])}, {default_tuple}, ({closure}))")
         name = emit.bind(self, text)
         emit.line(f"{name}.__qualname__ = {literal(self.name)}")
         if self.kwdefaults:
@@ -391,10 +391,10 @@ make_generator: Declared[[Frame, FunctionValue], SymbolicValue] = Declared()
 
 def _method_in_c(tx: Interpreter, value: SymbolicValue, name: str) -> SymbolicValue | None:
     """`value.__call__`, `value.__eq__`, ... of a function or method: a new object each time."""
-    found = getattr(value.python_type(), name, None)
-    if not isinstance(found, types.WrapperDescriptorType):
+    method = getattr(value.python_type(), name, None)
+    if not isinstance(method, types.WrapperDescriptorType):
         return None
-    return BoundMethodValue(value, tx.wrap_fixed(found, name))
+    return BoundMethodValue(value, tx.wrap_fixed(method, name))
 
 
 _METHOD: Final[Any] = types.MethodType(lambda owner: owner, 1)
@@ -517,9 +517,9 @@ class PartialValue(SymbolicValue):
             return TupleValue(self.args)
         if name == "keywords":
             return dictionary_of(tx, self.keywords)
-        found = self.attributes.lookup(tx, name)
-        if found is not None:
-            return found
+        value = self.attributes.lookup(tx, name)
+        if value is not None:
+            return value
         raise tx.error(AttributeError, f"'functools.partial' object has no attribute '{name}'")
 
     def rebuild(self, emit: Emitter) -> str:

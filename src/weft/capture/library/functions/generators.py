@@ -259,11 +259,11 @@ class GeneratorValue(MethodTable):
         if not free:
             return emit.constant(function)
         cells = "".join(f"{emit.value(self.frame.cells[name])}, " for name in free)
-        made = emit.temporary(
+        function_name = emit.temporary(
             f"{emit.constant(types.FunctionType)}({emit.constant(function.__code__)}, "
             f"{emit.constant(function.__globals__)}, {function.__name__!r}, None, ({cells}))")
-        emit.line(f"{made}.__qualname__ = {function.__qualname__!r}")
-        return made
+        emit.line(f"{function_name}.__qualname__ = {function.__qualname__!r}")
+        return function_name
 
     # -- methods ----------------------------------------------------------------------------------
 
@@ -352,12 +352,12 @@ def _thrown(tx: Interpreter, args: Args) -> SymbolicValue:
     """The exception that `generator.throw(*args)` raises."""
     if len(args) == 1 or TABLE.version != (3, 11):
         return _exception_of(tx, *args)
-    made = _exception_of(tx, *args[:2])
-    assert isinstance(made, ExceptionValue)
+    error = _exception_of(tx, *args[:2])
+    assert isinstance(error, ExceptionValue)
     traceback = args[2] if len(args) > 2 else NONE
     if not is_none(traceback) or isinstance(args[0], ClassValue):
-        made.generic_setattr(tx, "__traceback__", traceback)
-    return made
+        error.generic_setattr(tx, "__traceback__", traceback)
+    return error
 
 
 def _exception_of(tx: Interpreter, kind: SymbolicValue, value: SymbolicValue = NONE
@@ -370,10 +370,10 @@ def _exception_of(tx: Interpreter, kind: SymbolicValue, value: SymbolicValue = N
         return value
     if not (is_none(value) or value.is_constant) or value.python_type() is tuple:
         raise graph_break("unknown-operation", "throw with a value that is no exception")
-    made = tx.call(kind, [] if is_none(value) else [value])
-    if not is_exception(made):
+    error = tx.call(kind, [] if is_none(value) else [value])
+    if not is_exception(error):
         raise graph_break("unknown-operation", "throw of a class that makes no exceptions")
-    return made
+    return error
 
 
 def _empty_generator() -> Iterator[Any]:

@@ -49,8 +49,8 @@ def _checkpoint(tx: Interpreter, function: SymbolicValue, /, *args: SymbolicValu
                 **kwargs: SymbolicValue) -> SymbolicValue:
     """A checkpoint becomes one node, whose backward pass runs the subgraph again."""
     settings = {k: v for k, v in kwargs.items() if k in _CHECKPOINT}
-    given = settings.get("use_reentrant", NONE)
-    reentrant = is_none(given) or given.truth(tx)
+    reentrancy = settings.get("use_reentrant", NONE)
+    reentrant = is_none(reentrancy) or reentrancy.truth(tx)
     rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
     if not torch.is_grad_enabled():
         return tx.call(function, [*args], rest)
@@ -74,8 +74,8 @@ def _same_gradients(args: Sequence[SymbolicValue], results: Any) -> bool:
     Its results all need gradients if an argument does, and none otherwise.
     """
     examples = [arg.example for arg in args if isinstance(arg, TensorValue)]
-    made = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor)]
-    return any(e.requires_grad for e in examples) and all(r.requires_grad for r in made)
+    tensors = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor)]
+    return any(e.requires_grad for e in examples) and all(r.requires_grad for r in tensors)
 
 
 def _versions(tx: Interpreter) -> dict[fx.Node, int]:
@@ -95,11 +95,11 @@ def _version_before(node: fx.Node, now: int) -> int:
 
 def _setting(tx: Interpreter, value: SymbolicValue) -> Any:
     """A setting as an argument of the node; if it is no constant, as part of the module."""
-    found = held_object(tx, value, "checkpoint")
-    if not callable(found):
-        return found
-    node = tx.builder.graph.create_node("get_attr", tx.builder.add_module(_Held(found)), (), {})
-    node.meta["example_value"] = found
+    setting = held_object(tx, value, "checkpoint")
+    if not callable(setting):
+        return setting
+    node = tx.builder.graph.create_node("get_attr", tx.builder.add_module(_Held(setting)), (), {})
+    node.meta["example_value"] = setting
     return node
 
 
@@ -178,11 +178,11 @@ def _take_inputs(body: Subgraph, inputs: list[Any], fresh: int = 0) -> None:
     after = list(graph.nodes)[fresh]
     with graph.inserting_before(after):
         for index, node in enumerate(inputs):
-            made = graph.create_node("placeholder", f"arg{index}", (), {}, f"arg{index}")
-            made.target = made.name
-            made.meta["example_value"] = node.meta.get("example_value")
+            argument = graph.create_node("placeholder", f"arg{index}", (), {}, f"arg{index}")
+            argument.target = argument.name
+            argument.meta["example_value"] = node.meta.get("example_value")
             if node in old:
-                old[node].replace_all_uses_with(made)
+                old[node].replace_all_uses_with(argument)
     for placeholder in old.values():
         graph.erase_node(placeholder)
     body.module.recompile()

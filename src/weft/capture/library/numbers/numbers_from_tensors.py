@@ -74,9 +74,9 @@ def _item(tx: Interpreter, tensor: TensorValue) -> SymbolicValue:
     known = tensor.known_data(tx)
     if known is not None and known.numel() == 1:
         return tx.wrap_new(known.item())
-    found = tensor.known_number(tx)
-    if found is not None:
-        return found
+    number = tensor.known_number(tx)
+    if number is not None:
+        return number
     _require(tx, tensor, "item", has_one_element(tensor.example))
     value = record(tx, "item", [tensor])
     tx.builder.n_calls -= 1  # a number alone is not worth a graph

@@ -91,12 +91,12 @@ class ArrayValue(SymbolicValue):
     @classmethod
     def of_known(cls, array: numpy.ndarray[Any, Any], memory: Memory) -> ArrayValue:
         """An array made while capturing."""
-        made = cls(None)
-        made._known, made._memory = array, memory
-        memory.views.add(made)
+        wrapped = cls(None)
+        wrapped._known, wrapped._memory = array, memory
+        memory.views.add(wrapped)
         if memory.shared is not None:
             raise graph_break("unknown-operation", "a view of memory that a tensor shares")
-        return made
+        return wrapped
 
     @property
     def known(self) -> Any:
@@ -217,8 +217,8 @@ class ArrayValue(SymbolicValue):
         if name == "flat":
             return FlatValue(self)
         if self._known is not None:
-            found = evaluate(tx, lambda: getattr(self._known, name))
-            return BoundBuiltin(self, name) if callable(found) else tx.wrap_new(found)
+            attribute = evaluate(tx, lambda: getattr(self._known, name))
+            return BoundBuiltin(self, name) if callable(attribute) else tx.wrap_new(attribute)
         if name == "shape":
             return TupleValue(shape_value(tx, self.example.shape).items)
         if name in _ATTRIBUTES:
@@ -241,10 +241,10 @@ class ArrayValue(SymbolicValue):
             raise graph_break("unknown-c-function", f"{name}() of an array")
         if self.copied(tx) is not MISSING:
             call = operator.methodcaller
-            found = evaluated(tx, lambda one, *more, **named: call(name, *more, **named)(one),
-                              [self, *args], kwargs)
-            if found is not None:
-                return found
+            result = evaluated(tx, lambda array, *more, **named: call(name, *more, **named)(array),
+                               [self, *args], kwargs)
+            if result is not None:
+                return result
         if name in _METHODS:
             return call_numpy(tx, f"method.{name}", [self, *args], kwargs)
         if name in _UNARY:
@@ -295,12 +295,12 @@ class ArrayValue(SymbolicValue):
         scalar = len(items) == len(self.shape()) and not any(
             isinstance(tx.force(item), SliceValue) for item in items)
         tensor = self.read(tx) if scalar else self.shared(tx)
-        found = tensor.getitem(tx, key)
-        if not isinstance(found, TensorValue) or scalar is not (found.example.dim() == 0):
+        element = tensor.getitem(tx, key)
+        if not isinstance(element, TensorValue) or scalar is not (element.example.dim() == 0):
             raise graph_break("unknown-operation", f"indexing {self!r} by {key!r}")
-        made = record(tx, "clone", [found]) if scalar else found
-        assert isinstance(made, TensorValue)
-        return ArrayValue(made, scalar=scalar, readonly=self.readonly and not scalar)
+        copied = record(tx, "clone", [element]) if scalar else element
+        assert isinstance(copied, TensorValue)
+        return ArrayValue(copied, scalar=scalar, readonly=self.readonly and not scalar)
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         if self.scalar:
@@ -311,10 +311,10 @@ class ArrayValue(SymbolicValue):
         call_numpy(tx, "operator.setitem", [self, key, value], {})
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
-        found = evaluated(tx, operator.contains, [self, item], {})
-        if found is None:
+        answer = evaluated(tx, operator.contains, [self, item], {})
+        if answer is None:
             raise self._unknown(tx, "data-dependent-value", "`in` on an array")
-        return found.truth(tx)
+        return answer.truth(tx)
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         if self._known is not None and self._known.ndim == 0:
@@ -325,11 +325,11 @@ class ArrayValue(SymbolicValue):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         left, right = (other, self) if reflected else (self, other)
         op = plain_operator(op) if reflected or self.scalar else op
-        found = None
+        known_result = None
         if not has_symbolic(tx, other):
-            found = evaluated(tx, getattr(operator, op), [left, right], {})
-        if found is not None:
-            return found
+            known_result = evaluated(tx, getattr(operator, op), [left, right], {})
+        if known_result is not None:
+            return known_result
         if isinstance(other, TensorValue):
             number = self._number(tx)
             left, right = (other, number) if reflected else (number, other)
@@ -375,8 +375,8 @@ def _is_symbolic(tx: Interpreter, key: SymbolicValue) -> bool:
     items = [tx.force(item) for item in key.items] if isinstance(key, TupleValue) else [key]
     varies = [_is_int(item) for item in items]
     return any(varies) and all(
-        one or isinstance(item, (ConstantValue, SliceValue))
-        for item, one in zip(items, varies, strict=True))
+        is_int or isinstance(item, (ConstantValue, SliceValue))
+        for item, is_int in zip(items, varies, strict=True))
 
 
 def _is_int(value: SymbolicValue) -> bool:
@@ -464,7 +464,7 @@ def _wrap_dtype(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
 def _wrap_scalar(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """A NumPy scalar is a constant."""
     if source is not None:
-        tx.guards.same_key(source, obj, lambda one: (one.dtype, one.tobytes()))
+        tx.guards.same_key(source, obj, lambda array: (array.dtype, array.tobytes()))
     return ConstantValue(obj)
 
 

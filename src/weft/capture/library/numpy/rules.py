@@ -75,11 +75,11 @@ def _register(paths: list[str], function: Any) -> None:
             return _evaluated(tx, function, args, kwargs)
         call: Callable[..., SymbolicValue] = call_numpy
         if not _has_arrays([*args, *kwargs.values()]):
-            call, found = record_numpy, of_numbers(tx, function, args, kwargs)
-            if found is None and not makes_array_of_size(tx, function, args):
-                found = evaluated(tx, function, args, kwargs)
-            if found is not None:
-                return found
+            call, result = record_numpy, of_numbers(tx, function, args, kwargs)
+            if result is None and not makes_array_of_size(tx, function, args):
+                result = evaluated(tx, function, args, kwargs)
+            if result is not None:
+                return result
         try:
             return call(tx, path, args, kwargs)
         except GraphBreak as reason:
@@ -93,10 +93,10 @@ def _register(paths: list[str], function: Any) -> None:
 
 
 def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    found = evaluated(tx, function, args, kwargs)
-    if found is None:
+    result = evaluated(tx, function, args, kwargs)
+    if result is None:
         raise graph_break("unknown-c-function", f"{function.__name__} of unknown arrays")
-    return found
+    return result
 
 
 def _has_arrays(values: Any) -> bool:
@@ -143,15 +143,15 @@ _SCALARS: Final = {kind for kind in vars(numpy).values() if isinstance(kind, typ
 @constructor(*(kind for kind in _SCALARS if issubclass(kind, numpy.generic)))
 def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`numpy.float32(x)`."""
-    found = of_numbers(tx, cls, args, kwargs) or evaluated(tx, cls, args, kwargs)
-    if found is None and len(args) == 1 and not kwargs and (
+    result = of_numbers(tx, cls, args, kwargs) or evaluated(tx, cls, args, kwargs)
+    if result is None and len(args) == 1 and not kwargs and (
             _has_arrays(args) or isinstance(args[0], SymbolicNumberValue)):
-        made = call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
-        assert isinstance(made, ArrayValue)
-        return ArrayValue(made.shared(tx), scalar=made.example.dim() == 0)
-    if found is None:
+        scalar = call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
+        assert isinstance(scalar, ArrayValue)
+        return ArrayValue(scalar.shared(tx), scalar=scalar.example.dim() == 0)
+    if result is None:
         raise graph_break("unknown-operation", f"making a numpy.{cls.__name__}")
-    return found
+    return result
 
 
 _CONVERTER = vars(sys.modules["numpy._core._multiarray_umath"])["_array_converter"]
@@ -164,10 +164,10 @@ def _converter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symbol
 
 @constructor(numpy.dtype)
 def _dtype(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    found = evaluated(tx, cls, args, kwargs)
-    if found is None:
+    dtype = evaluated(tx, cls, args, kwargs)
+    if dtype is None:
         raise graph_break("unknown-operation", "making a numpy.dtype")
-    return found
+    return dtype
 
 
 @rule(torch.from_numpy)

@@ -152,7 +152,7 @@ def _is_held(lock: Any) -> bool:
 def taken_locks(emit: Emitter) -> list[str]:
     """Expressions for the locks that are to be held while the graph runs, in order."""
     touched = emit.tx.effects.touched()
-    return [emit.value(one) for one in touched if isinstance(one, LockValue) and one.taken]
+    return [emit.value(lock) for lock in touched if isinstance(lock, LockValue) and lock.taken]
 
 
 @final

@@ -81,7 +81,7 @@ class CachedFunctionValue(OutsideObject):
         """On constants the real function answers, from its cache; otherwise the function is
         inlined, once for each key."""
         args = [tx.force(arg) for arg in args]
-        key = (*map(_key, args), *((name, _key(tx.force(one))) for name, one in kwargs.items()))
+        key = (*map(_key, args), *((name, _key(tx.force(value))) for name, value in kwargs.items()))
         if key not in self.results:
             answer = self._on_constants if all(
                 _immutable(value) for value in (*args, *kwargs.values())) else self._inlined
@@ -258,9 +258,9 @@ class ContextVariableValue(MethodTable):
         return self.current
 
     def m_get(self, tx: Interpreter, default: SymbolicValue | None = None, /) -> SymbolicValue:
-        found = self._read(tx)
-        if found is not None:
-            return found
+        value = self._read(tx)
+        if value is not None:
+            return value
         if default is not None:
             return default
         own = _context_default(self.variable)
@@ -347,17 +347,17 @@ class OpaqueValue(OutsideObject):
         return self.object
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = getattr(self.object, name, MISSING)
-        if found is MISSING:
+        attribute = getattr(self.object, name, MISSING)
+        if attribute is MISSING:
             raise tx.error(AttributeError, name)
-        return tx.wrap_fixed(found, name)
+        return tx.wrap_fixed(attribute, name)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         """`typing.List[int]`, evaluated now; typing reads the frames of its callers."""
-        given, form = python_object(tx, key), self.object
-        if given is MISSING or not isinstance(self.object, _TYPING):
+        parameters, form = python_object(tx, key), self.object
+        if parameters is MISSING or not isinstance(self.object, _TYPING):
             return super().getitem(tx, key)
-        return tx.wrap_fixed(evaluate(tx, lambda: form[given]), "generic")
+        return tx.wrap_fixed(evaluate(tx, lambda: form[parameters]), "generic")
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """`Node[int](3)`: an instance that refers to the generic alias."""
@@ -368,14 +368,14 @@ class OpaqueValue(OutsideObject):
         if kind is not types.GenericAlias:
             return super().call(tx, args, kwargs)
         origin = typing.get_origin(self.object)
-        made = tx.force(tx.wrap_fixed(origin, "origin").call(tx, args, kwargs))
-        if isinstance(made, ObjectValue):
+        instance = tx.force(tx.wrap_fixed(origin, "origin").call(tx, args, kwargs))
+        if isinstance(instance, ObjectValue):
             try:
-                made.setattr(tx, "__orig_class__", self)
+                instance.setattr(tx, "__orig_class__", self)
             except ObservedException as error:
                 if not issubclass(error.value.python_type(), (AttributeError, TypeError)):
                     raise
-        return made
+        return instance
 
 
 def _with_subclasses(cls: type) -> set[type]:
@@ -412,13 +412,13 @@ def _dispatch_rule(function: Any) -> RuleFunction | None:
                 isinstance(changed, DictValue) and changed.real() is registry
                 for changed in tx.effects.touched()):
             return inline(tx, function, [*args], kwargs)
-        found = evaluate(tx, lambda: function(args[0].constant()))
+        chosen = evaluate(tx, lambda: function(args[0].constant()))
         source = tx.tree.object(registry, "singledispatch.registry")
         tx.guards.add(source, "dict_keys", tuple(registry))
         for kind, implementation in registry.items():
-            if implementation is found:
-                tx.guards.add(source.dict_item(kind), "is", found)
-        return tx.wrap_fixed(found, getattr(found, "__qualname__", "implementation"))
+            if implementation is chosen:
+                tx.guards.add(source.dict_item(kind), "is", chosen)
+        return tx.wrap_fixed(chosen, getattr(chosen, "__qualname__", "implementation"))
 
     return dispatch
 

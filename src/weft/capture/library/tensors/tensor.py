@@ -160,8 +160,8 @@ class TensorValue(SymbolicValue):
     def known_number(self, tx: Interpreter) -> SymbolicValue | None:
         """The number in a tensor of one element if it follows from sizes and known data, else
         None."""
-        found = number(tx, self.proxy(tx))
-        return None if found is None else tx.wrap_new(found)
+        value = number(tx, self.proxy(tx))
+        return None if value is None else tx.wrap_new(value)
 
     def text(self, tx: Interpreter, function: Callable[..., str], *more: str) -> SymbolicValue:
         """`function(self, *more)`, which is `str`, `repr` or `format`."""
@@ -195,9 +195,9 @@ class TensorValue(SymbolicValue):
         data = self.known_data(tx)
         if data is not None and data.numel() == 1:
             return bool(data)
-        found = self.known_number(tx)
-        if found is not None:
-            return found.truth(tx)
+        value = self.known_number(tx)
+        if value is not None:
+            return value.truth(tx)
         answer = outcome(tx, self.proxy(tx))
         if answer is None:
             answer = likely_truth(tx, self)
@@ -238,10 +238,10 @@ class TensorValue(SymbolicValue):
             return None
         if is_wrapper(kind) and (part := self._part(tx, name)) is not None:
             return part
-        found = own_attribute(kind, name)
-        if found is MISSING or name in getattr(self.original, "__dict__", ()):
+        attribute = own_attribute(kind, name)
+        if attribute is MISSING or name in getattr(self.original, "__dict__", ()):
             return None
-        return bind(tx, self, kind, name, found)
+        return bind(tx, self, kind, name, attribute)
 
     def _part(self, tx: Interpreter, name: str) -> SymbolicValue | None:
         """An attribute of a tensor made of tensors that its class does not define: one of its
@@ -429,8 +429,8 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
     with ignoring(tx.modes.ignored_warnings):
         seen = observe(tx, target, fakes, named_fakes)
-    result, given = seen.result, (*args, *kwargs.values())
-    same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
+    result, operands = seen.result, (*args, *kwargs.values())
+    same = next((a for a in operands if isinstance(a, TensorValue) and a.example is result), None)
     if same is not None and not seen.writes and not is_in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     note_refusal(tx, seen.notes)
@@ -579,10 +579,10 @@ def wrap_result(tx: Interpreter, node: fx.Node, result: Any) -> SymbolicValue:
             return TupleValue(items) if type(result) is tuple else ListValue(items)
         return NamedTupleValue(items, None, type(result))
     if type(result) in (dict, OrderedDict):
-        made = DictValue(cls=type(result))
+        dictionary = DictValue(cls=type(result))
         for key, item in result.items():
-            made.setitem(tx, tx.wrap_new(key), _wrap_item(tx, node, key, item))
-        return made
+            dictionary.setitem(tx, tx.wrap_new(key), _wrap_item(tx, node, key, item))
+        return dictionary
     return tx.wrap_new(result)
 
 

@@ -39,8 +39,8 @@ def _getitem(tx: Interpreter, tensor: TensorValue, key: SymbolicValue, /) -> Sym
     if batched is not None:
         return batched
     key = _with_numbers(tx, key)
-    found = _select(tx, tensor, key)
-    return record(tx, operator.getitem, [tensor, key]) if found is None else found
+    selected = _select(tx, tensor, key)
+    return record(tx, operator.getitem, [tensor, key]) if selected is None else selected
 
 
 @tensor_method("__setitem__")
@@ -98,17 +98,17 @@ def _index_many(tx: Interpreter, tensor: SymbolicValue, key: SymbolicValue) -> S
     items = [tx.force(i) for i in key.all(tx)] if isinstance(key, TupleValue) else [key]
     if not any(map(_is_batched_integer, items)):
         return None
-    found: list[SymbolicValue] = []
+    indices: list[SymbolicValue] = []
     for item in items:
         is_full = isinstance(item, SliceValue) and all(map(is_none, item.parts))
         if isinstance(item, ConstantValue) and type(item.value) is int:
-            at = [tensor, constant(len(found)), item]
+            at = [tensor, constant(len(indices)), item]
             tensor = record(tx, torch.select, at)
         elif is_full or isinstance(item, TensorValue):
-            found.append(NONE if is_full else item)
+            indices.append(NONE if is_full else item)
         else:
             return None
-    return record(tx, torch.ops.aten.index.Tensor, [tensor, ListValue(found)])
+    return record(tx, torch.ops.aten.index.Tensor, [tensor, ListValue(indices)])
 
 
 def _is_batched_integer(item: SymbolicValue) -> bool:
@@ -133,16 +133,16 @@ def _select(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> Symboli
 def _places(items: list[SymbolicValue], rank: int) -> list[tuple[int, SymbolicValue]]:
     """The dimensions that the symbolic ints select from, after the rest of the key is applied."""
     plain = sum(not _is(item, None) and not _is(item, Ellipsis) for item in items)
-    found: list[tuple[int, SymbolicValue]] = []
+    places: list[tuple[int, SymbolicValue]] = []
     dim = 0
     for item in items:
         if _is_symbolic_int(item):
-            found.append((dim, item))
+            places.append((dim, item))
         if _is(item, Ellipsis):
             dim += rank - plain
         elif not isinstance(item, ConstantValue) or item.value is None:
             dim += 1
-    return found
+    return places
 
 
 def _full_slice() -> SliceValue:

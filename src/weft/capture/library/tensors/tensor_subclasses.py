@@ -104,8 +104,8 @@ class SubclassValue(TensorValue):
         written = self.written.get(name)
         if written is not None:
             return written
-        found = own_attribute(self.cls, name)
-        if found is MISSING and _is_on(tx) and _is_read(name):
+        attribute = own_attribute(self.cls, name)
+        if attribute is MISSING and _is_on(tx) and _is_read(name):
             return dispatch(tx, AttributeReader(name), [self], {})
         return super().getattr(tx, name)
 
@@ -179,14 +179,14 @@ def _overrides(value: SymbolicValue) -> bool:
 
 def _overloading_values(tx: Interpreter, values: Iterable[SymbolicValue]) -> list[SymbolicValue]:
     """The values whose classes are asked, in order: subclasses first, otherwise left to right."""
-    found: list[SymbolicValue] = []
+    overloading: list[SymbolicValue] = []
     for value in _flat(tx, values):
         cls = value.python_type() if _overrides(value) else None
-        if cls is None or any(v.python_type() is cls for v in found):
+        if cls is None or any(v.python_type() is cls for v in overloading):
             continue
-        before = [i for i, v in enumerate(found) if issubclass(cls, v.python_type())]
-        found.insert(before[0] if before else len(found), value)
-    return found
+        before = [i for i, v in enumerate(overloading) if issubclass(cls, v.python_type())]
+        overloading.insert(before[0] if before else len(overloading), value)
+    return overloading
 
 
 def _flat(tx: Interpreter, values: Iterable[SymbolicValue]) -> Args:
@@ -259,8 +259,8 @@ def _operator_function(target: Any, tensors: tuple[bool, ...]) -> Any:
     try:
         with _Asking():
             target(*(tensor if is_tensor else 0 for is_tensor in tensors))
-    except _Found as found:
-        return found.args[0]
+    except _Found as seen:
+        return seen.args[0]
     return target
 
 

@@ -46,12 +46,12 @@ class SpecValue(OutsideObject):
         return self.object
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = getattr(self.object, name, MISSING)
-        if found is MISSING:
+        attribute = getattr(self.object, name, MISSING)
+        if attribute is MISSING:
             raise tx.error(AttributeError, name)
-        if callable(found) and not isinstance(found, type):
+        if callable(attribute) and not isinstance(attribute, type):
             return SpecMethod(self.object, name)
-        return tx.wrap_new(found)
+        return tx.wrap_new(attribute)
 
 
 @final
@@ -146,10 +146,10 @@ def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
     if isinstance(obj, list):
         return ListValue([_to_values(tx, item) for item in obj])
     if isinstance(obj, dict):
-        made = DictValue(cls=type(obj))
+        dictionary = DictValue(cls=type(obj))
         for key, item in obj.items():
-            made.setitem(tx, tx.wrap_new(key), _to_values(tx, item))
-        return made
+            dictionary.setitem(tx, tx.wrap_new(key), _to_values(tx, item))
+        return dictionary
     return tx.wrap_new(obj)
 
 

@@ -88,10 +88,10 @@ def _state(function: Any) -> None:
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        found = evaluate_call(tx, function, args, kwargs)
-        if found is MISSING:
+        value = evaluate_call(tx, function, args, kwargs)
+        if value is MISSING:
             raise graph_break("state", f"{function.__name__} of values that are no constants")
-        return tx.wrap_new(found)
+        return tx.wrap_new(value)
 
 
 @rule(torch.is_grad_enabled)

@@ -51,9 +51,9 @@ def _register(target: Any, choices: Choices) -> None:
         args, kwargs = plain_integers(tx, name_of(target), [*map(tx.force, values)], named)
         for polyfill, applies in choices:
             if _binds(polyfill, args, kwargs) and applies(tx, *args, **kwargs):
-                made = tx.call_python(polyfill, args, kwargs)
-                if not (made.is_constant and made.constant() is NotImplemented):
-                    return made
+                result = tx.call_python(polyfill, args, kwargs)
+                if not (result.is_constant and result.constant() is NotImplemented):
+                    return result
         return record(tx, target, args, kwargs)
 
     if isinstance(target, str):
