@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.autograd.profiler import profile, record_function
 
 from weft._torch import ProfilerEventType
 
@@ -48,16 +48,16 @@ def _in_order(events: Iterable[Any]) -> Iterator[Any]:
 def peak_of(call: Callable[[], object], before: int = 1, measured: int = 1) -> int:
     """Bytes on the CPU that `measured` calls need at most beyond what the `before` calls have
     left."""
-    with profile(  # (else PyTorch 2.11 warns)
-            activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiled:
+    # Not torch.profiler's, which imports torch._inductor. (Without `acc_events` 2.11 warns.)
+    with profile(profile_memory=True, acc_events=True) as profiled:
         for _ in range(before):
             call()
         with record_function(_MEASURED):
             pass
         for _ in range(measured):
             call()
-    assert profiled.profiler is not None
-    tree = profiled.profiler.kineto_results.experimental_event_tree()
+    assert profiled.kineto_results is not None
+    tree = profiled.kineto_results.experimental_event_tree()
     held: dict[int, int] = {}
     used = start = most = 0
     for event in sorted(_in_order(tree), key=lambda event: event.start_time_ns):
