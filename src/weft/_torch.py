@@ -523,3 +523,29 @@ def function_spaces() -> list[object]:
     more = ("_fft", "_linalg", "_special", "_nested", "_sparse")
     return [VariableFunctions, nn_functions,
             *(getattr(torch._C, name) for name in more if hasattr(torch._C, name))]
+
+
+def watch_profiler(changed: Callable[[bool], None]) -> bool:
+    """Call `changed` with True when a profiler of PyTorch starts in this process, and with False
+    when it stops; returns whether one runs now. (diagnostics.regions)"""
+    functions = vars(torch.autograd.profiler)
+    for name, on in (("_run_on_profiler_start", True), ("_run_on_profiler_stop", False)):
+        theirs = functions.get(name)
+        if theirs is None:
+            return False  # a PyTorch that does it otherwise: profiles have no regions of weft's
+
+        def ours(theirs: Callable[[], None] = theirs, on: bool = on) -> None:
+            theirs()
+            changed(on)
+
+        functions[name] = ours
+    return bool(functions.get("_is_profiler_enabled"))
+
+
+def name_autograd_function(
+    function: type[torch.autograd.Function], in_forward: str, in_backward: str
+) -> None:
+    """Set the names under which profilers and anomaly mode show an autograd function; those that
+    its nodes print stay. (aot)"""
+    function.__name__ = in_forward
+    vars(function)["_backward_cls"].__name__ = in_backward

@@ -61,6 +61,7 @@ from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import checks, events
 from weft.diagnostics.failures import handle
+from weft.diagnostics.regions import graph_region
 from weft.diagnostics.trace_files import traced
 from weft.dims import Declarations
 from weft.errors import BackendError, GraphBreakError, InternalError, RecompileError, UserError
@@ -117,6 +118,7 @@ class FrameCompiler:
         self._raises: PerCode[int] = PerCode()
         self._policies: PerCode[DynamicPolicy] = PerCode()
         self._n_recompiles = 0
+        self._n_graphs = 0
         self._declared = Declarations()
         self._root: types.CodeType | None = None
         self._waited: PerCode[bool] = PerCode()
@@ -407,11 +409,14 @@ class FrameCompiler:
             return None, []
         events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
                       guards=len(tx.guards))
+        emit.region = graph_region(code, self._n_graphs)
+        self._n_graphs += 1
         writes = writes_of(module.graph)
         note_graph(module, GraphFacts(
             shapes=tx.shapes if tx.shapes.unbacked_symbols.exist else None,
             is_irreversible=not writes.can_undo,
             restored=writes.early if writes.can_undo else (),
+            region=emit.region,
         ))
         examples = [item.example for item in inputs]
         if tx.early_ends.all_in_inference:

@@ -27,6 +27,8 @@ from weft.codegen.scheduling.groups import Group, device_of
 from weft.codegen.scheduling.schedule import Schedule, make_schedule
 from weft.codegen.values import ExternCall
 from weft.diagnostics import events
+from weft.diagnostics.regions import kernel_region, name_kernels
+from weft.errors import SourceLine
 from weft.graph_call import GraphCall
 from weft.passes.framework import run_stage
 from weft.runtime.generated_code import load
@@ -77,6 +79,7 @@ def compile_graph(graph: GraphModule) -> Artifact:
         launchers = {g.id: (k, c) for (g, k), c in zip(kernels, compiled, strict=True)}
         sequence = write_calls(lowered, schedule, plan, launchers)  # the call sequence
         call = load(sequence.text(), "<weft call sequence>", sequence.scope)
+        name_kernels(call, {k.name: kernel_region(k.name, _lines(g)) for g, k in kernels})
     _report(lowered, schedule, kernels, sequence.text())
     return Artifact(
         call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops,
@@ -110,6 +113,11 @@ def _name(number: int, group: Group) -> str:
     return "_".join([f"k{number}", *list(operators)[-3:]])
 
 
+def _lines(group: Group) -> tuple[SourceLine, ...]:
+    """The lines of the program that a kernel computes."""
+    return tuple(dict.fromkeys(o.line for o in group.origins if o.line is not None))
+
+
 def _report(
     lowered: GraphLowering,
     schedule: Schedule,
@@ -119,7 +127,7 @@ def _report(
     events.count("kernels", len(kernels))
     events.count("extern_calls", len(lowered.extern_ops))
     for group, kernel in kernels:
-        stack = tuple(dict.fromkeys(o.line for o in group.origins if o.line is not None))
+        stack = _lines(group)
         events.record(
             "kernel",
             name=kernel.name,

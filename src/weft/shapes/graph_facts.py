@@ -156,6 +156,8 @@ class GraphFacts:
     """It has a backward behind its forward."""
     inner: tuple[int, ...] = ()
     """Outputs of a joint graph that its backward reads in the caller's layout."""
+    region: str = ""
+    """How profiles name the calls of a captured graph."""
 
 
 _OF_CAPTURED: Final = CapturedFacts()

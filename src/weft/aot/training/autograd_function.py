@@ -25,6 +25,7 @@ from weft._torch import (
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
     keeps_graph,
+    name_autograd_function,
     on_register_hook,
 )
 from weft.aot.global_state import Boxed, RandomState, no_autocast
@@ -41,6 +42,7 @@ from weft.aot.training.layers import Layer, Layers, Watch, is_cut_now, layering,
 from weft.aot.training.replaced_inputs import Reads, fits_kernels
 from weft.aot.training.saved_values import drop
 from weft.aot.training.tangents import TangentLayout
+from weft.diagnostics.regions import node_names
 from weft.shapes.fakes.wrappers import is_wrapper
 
 
@@ -125,6 +127,9 @@ def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.F
         forward = staticmethod(forward_of(spec, form))
         backward = staticmethod(backward_of(spec, form, partial(_backward, spec, form)))
 
+    if spec.region:
+        in_forward, in_backward = node_names(spec.region)
+        name_autograd_function(CompiledFunction, in_forward, in_backward)
     if len(spec.layouts) > 1:
         on_register_hook(CompiledFunction, note_hook)
     return CompiledFunction

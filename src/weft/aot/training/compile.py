@@ -100,6 +100,7 @@ def compile_joint(
     kept = [i in leaves for i in joint.gradient_inputs]
     backwards = _backwards(traced, joint, parts.backward, kept, compiler)
     function = FunctionSpec(
+        region=graph_facts(gm).region,
         forward=without_autocast(forward),
         inputs=inputs,
         outputs=_forward_outputs(traced, parts),

@@ -41,6 +41,7 @@ class ForwardOutputs:
 class FunctionSpec:
     """The description of a compiled forward and backward."""
 
+    region: str  # how profiles name the graph; "" if there is no name
     forward: Boxed
     inputs: ForwardInputs
     outputs: ForwardOutputs

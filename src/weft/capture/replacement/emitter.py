@@ -42,13 +42,14 @@ from weft.capture.core.graph import GraphInput
 from weft.capture.core.graph_writes import may_refuse_data
 from weft.capture.core.ignored_warnings import ignoring
 from weft.capture.core.source import Source
-from weft.capture.core.tracebacks import Place, stand_for
+from weft.capture.core.tracebacks import Place, hide, stand_for
 from weft.capture.library.numbers.symbolic_numbers import condition_of_inputs
 from weft.capture.library.random.generators import draw_lines, drawn_from, state_restorer
 from weft.capture.library.standard.locks import GuardsUnderLock, let_go, take, taken_locks
 from weft.capture.library.tensors.device_modes import mode_changes
 from weft.capture.replacement.reruns import end_frames, random_state_saver
 from weft.capture.replacement.user_lines import relocate_code
+from weft.diagnostics.regions import Region, name_graph
 from weft.errors import NumericsError
 from weft.graph_call import GraphCall
 from weft.interrupts import surface
@@ -59,6 +60,8 @@ from weft.stances import set_error_mode
 if TYPE_CHECKING:
     from weft.capture.core.frame import Frame
     from weft.capture.core.protocols import Interpreter
+hide(Region.__call__.__code__)
+
 
 @final
 class ReplacementEmitter:
@@ -86,6 +89,8 @@ class ReplacementEmitter:
         not raise."""
         self.on_unexpected: Callable[[Exception], None] | None = None
         """Set if the frame runs eagerly when a check fails before the graph runs."""
+        self.region = ""
+        """How profiles name the graph's calls."""
         self.irreversible_errors: tuple[type[Exception], ...] = ()
         """Errors that the program gets from the graph, since what it wrote cannot be undone."""
         self.locks: list[str] = []
@@ -280,6 +285,8 @@ class ReplacementEmitter:
                          if line in places for offset in range(start, end, 2)})
         function: Any = types.FunctionType(
             code, self.tx.root_globals, template.__name__, None, template.__closure__)
+        if graph is not None:
+            name_graph(function, "graph", self.region)
         function.__weft_constants__ = self.constants  # also those that the text does not use
         return function  # type: ignore[no-any-return]
 
