@@ -34,7 +34,7 @@ from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
 
-Handler = Callable[["Recorder", OpOverload, Sequence[Any], dict[str, Any]], Any]
+Handler = Callable[..., Any]
 HANDLERS: Final[dict[OpOverload, Handler]] = {}
 """Handlers of operators with special treatment; filled by `record_special.py`."""
 
@@ -70,7 +70,7 @@ class Recorder(DispatchMode):
             self.locate()
         handler = HANDLERS.get(func)
         if handler is not None:
-            return handler(self, func, args, kwargs)
+            return handler(self, func, *args, **kwargs)
         known = facts(func)
         return _BY_KIND[known.kind](self, known, args, kwargs)
 
@@ -295,10 +295,8 @@ _BY_KIND: Final[dict[Kind, Callable[..., Any]]] = {
 }
 
 
-def _record_identity(
-    recorder: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
-    return recorder.identity(args[0])
+def _record_identity(recorder: Recorder, op: OpOverload, x: Any, *args: object) -> Any:
+    return recorder.identity(x)
 
 
 HANDLERS.update(dict.fromkeys(IDENTITIES, _record_identity))

@@ -7,7 +7,6 @@ a shorter functional form, views with several results, and operators that mutate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,85 +30,79 @@ _handles = registrar(HANDLERS)
 # -- writes ----------------------------------------------------------------------------------------
 
 
-@_handles(aten.copy_.default)
-def _copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+@_handles(aten.copy_.default, aten.fill_.Tensor)
+def _copy(rec: Recorder, op: OpOverload, x: Any, y: Any, non_blocking: object = False) -> Any:
     """`x.copy_(y)`: the new value of x is y, converted and broadcast."""
-    live = rec.live(args[0])
-    share_written_memory(rec, facts(op), args[:2], {})  # which eager refuses
-    rec.tensors.write(live, rec.node(args[1]))
-    return args[0]
+    live = rec.live(x)
+    share_written_memory(rec, facts(op), (x, y), {})  # which eager refuses
+    rec.tensors.write(live, rec.node(y))
+    return x
 
 
 @_handles(aten.fill_.Scalar, aten.zero_.default)
-def _fill(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _fill(rec: Recorder, op: OpOverload, x: Any, value: Any = 0) -> Any:
     """A constant; the old content is not read."""
-    live = rec.live(args[0])
-    value = args[1] if len(args) > 1 else kwargs.get("value", 0)
+    live = rec.live(x)
     node = rec.emit(
         aten.full.default, list(live.size()), value, dtype=live.dtype, device=live.device,
         pin_memory=False,
     )
     rec.tensors.write(live, node)
-    return args[0]
-
-
-@_handles(aten.fill_.Tensor)
-def _fill_tensor(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return _copy(rec, op, args, kwargs)
+    return x
 
 
 @_handles(aten.bernoulli_.float)
-def _bernoulli(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _bernoulli(rec: Recorder, op: OpOverload, x: Any, p: float = 0.5, **options: Any) -> Any:
     """Drawn in memory order; the functional form draws row by row, whatever the layout.
 
     On CPUs it is drawn as booleans, which are the same numbers: the mask of a dropout kept for the
     backward has a quarter of eager's bytes.
     """
-    live = rec.live(args[0])
+    live = rec.live(x)
     order = stride_order(live.stride())
     drawn = live
     if order != sorted(order):
         drawn = rec.view_step(live, ViewStep(aten.permute.default, (order,)))
     if live.device.type != "cpu":
-        rec.mutation(facts(op), (drawn, *args[1:]), kwargs)
-        return args[0]
+        rec.mutation(facts(op), (drawn, p), options)
+        return x
     bits = rec.emit(aten.empty_like.default, rec.node(drawn), dtype=torch.bool)
-    p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-    bits = rec.emit(aten.bernoulli.p, bits, p, **{k: v for k, v in kwargs.items() if k != "p"})
+    bits = rec.emit(aten.bernoulli.p, bits, p, **options)
     rec.tensors.write(drawn, rec.emit(aten._to_copy.default, bits, dtype=live.dtype))
-    return args[0]
+    return x
 
 
 @_handles(aten.resize_.default, aten.resize_as_.default)
-def _resize(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _resize(
+    rec: Recorder, op: OpOverload, x: Any, wanted: Any, *, memory_format: object = None,
+) -> Any:
     """Nothing if the sizes stay; uninitialised memory is not supported."""
-    size = args[1].size() if op is aten.resize_as_.default else args[1]
-    if not certainly_equal(args[0].size(), size):
+    size = wanted.size() if op is aten.resize_as_.default else wanted
+    if not certainly_equal(x.size(), size):
         raise Unsupported("resize_ to other sizes")
-    return args[0]
+    return x
 
 
 @_handles(aten.detach_.default)
-def _detach(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return args[0]
+def _detach(rec: Recorder, op: OpOverload, x: Any) -> Any:
+    return x
 
 
 @_handles(aten.set_.source_Tensor)
-def _set(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _set(rec: Recorder, op: OpOverload, x: Any, y: Any) -> Any:
     """`x.set_(y)`: x becomes an alias of y. For graph inputs that is a metadata mutation."""
-    live, source = rec.live(args[0]), rec.live(args[1])
+    live, source = rec.live(x), rec.live(y)
     rec.evaluator.mode.dispatch(op, (FakeTensor,), (live, source), {})
     rec.tensors.rename(live, rec.tensors.alias(source))
-    return args[0]
+    return x
 
 
 # -- constants -------------------------------------------------------------------------------------
 
 
 @_handles(aten.lift_fresh.default, aten.lift.default)
-def _lift_fresh(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _lift_fresh(rec: Recorder, op: OpOverload, tensor: Any) -> Any:
     """A constant of the program: a new tensor each time, with the constant's value."""
-    tensor = args[0]
     if not isinstance(tensor, FakeTensor) and tensor.dim() == 0 and _is_scalar(tensor):
         node = rec.emit(
             aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device,
@@ -121,13 +114,13 @@ def _lift_fresh(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 
 
 @_handles(aten._to_copy.default)
-def _to_copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _to_copy(rec: Recorder, op: OpOverload, x: Any, **form: Any) -> Any:
     """Of a tensor; `vmap` also converts the number in `x / 20`, which is passed as a number."""
-    if isinstance(args[0], torch.Tensor):
-        return rec.functional(facts(op), args, kwargs)
-    dtype = kwargs.get("dtype") or torch.tensor(args[0]).dtype
-    device = kwargs.get("device") or torch.device("cpu")
-    return rec.fresh(rec.emit(aten.full.default, [], args[0], dtype=dtype, device=device,
+    if isinstance(x, torch.Tensor):
+        return rec.functional(facts(op), (x,), form)
+    dtype = form.get("dtype") or torch.tensor(x).dtype
+    device = form.get("device") or torch.device("cpu")
+    return rec.fresh(rec.emit(aten.full.default, [], x, dtype=dtype, device=device,
                               pin_memory=False))
 
 
@@ -140,23 +133,20 @@ def _is_scalar(tensor: torch.Tensor) -> bool:
 
 
 @_handles(aten.split.Tensor, aten.unsafe_split.Tensor)
-def _split(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
-    total, step = args[0].size(dim), args[1]
+def _split(rec: Recorder, op: OpOverload, x: Any, step: Any, dim: int = 0) -> Any:
+    total = x.size(dim)
     if step == 0:
-        return [rec.identity(args[0])]
+        return [rec.identity(x)]
     count = max(int((total + step - 1) // step), 1)
     ends = [step * i for i in range(1, count)]
-    return [_slice(rec, args[0], dim, s, e) for s, e in zip([0, *ends], [*ends, total],
-    strict=True)]
+    return [_slice(rec, x, dim, s, e) for s, e in zip([0, *ends], [*ends, total], strict=True)]
 
 
 @_handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
-def _split_sizes(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+def _split_sizes(rec: Recorder, op: OpOverload, x: Any, sizes: Any, dim: int = 0) -> Any:
     parts, start = [], 0
-    for size in args[1]:
-        parts.append(_slice(rec, args[0], dim, start, start + size))
+    for size in sizes:
+        parts.append(_slice(rec, x, dim, start, start + size))
         start = start + size
     return parts
 
@@ -166,20 +156,18 @@ def _slice(rec: Recorder, tensor: Any, dim: int, start: Any, end: Any) -> Any:
 
 
 @_handles(aten.unbind.int)
-def _unbind(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+def _unbind(rec: Recorder, op: OpOverload, x: Any, dim: int = 0) -> Any:
     return [
-        rec.view_step(args[0], ViewStep(aten.select.int, (dim, i)))
-        for i in range(int(args[0].size(dim)))
+        rec.view_step(x, ViewStep(aten.select.int, (dim, i)))
+        for i in range(int(x.size(dim)))
     ]
 
 
 @_handles(aten.empty_strided.default, aten.new_empty_strided.default)
-def _empty_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-                   ) -> Any:
+def _empty_strided(rec: Recorder, op: OpOverload, *args: Any, **form: Any) -> Any:
     """Memory with gaps is a part of memory without: a value in the graph has no gaps."""
     size, stride = args[-2:]
-    memory = rec.functional(facts(op), args, kwargs)
+    memory = rec.functional(facts(op), args, form)
     live = require_fake(memory)
     if certainly_equal(span(size, stride), live.numel()) or certainly_equal(live.numel(), 0):
         return memory
@@ -190,14 +178,14 @@ def _empty_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: d
 
 
 @_handles(aten.as_strided.default)
-def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _as_strided(
+    rec: Recorder, op: OpOverload, x: Any, size: Any, stride: Any, storage_offset: Any = None,
+) -> Any:
     """Recorded on the base's value in memory order; offsets count from its first element."""
-    live = rec.live(args[0])
+    live = rec.live(x)
     base = rec.tensors.alias(live).base
-    size, stride = list(args[1]), list(args[2])
-    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
-    if offset is None:
-        offset = live.storage_offset()
+    size, stride = list(size), list(stride)
+    offset = live.storage_offset() if storage_offset is None else storage_offset
     if live.dtype != base.live.dtype:
         raise Unsupported("as_strided on a tensor seen as another type")
     _check_inside(base, size, stride, offset)
@@ -216,16 +204,15 @@ def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 
 @_handles(aten.as_strided_scatter.default)
 def _as_strided_scatter(
-    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+    rec: Recorder, op: OpOverload, x: Any, source: Any, size: Any, stride: Any,
+    storage_offset: Any = None,
 ) -> Any:
     """`as_strided` as in `_as_strided`, with the part written in a copy of the tensor."""
-    live = rec.live(args[0])
-    x, source, size, stride = (rec.nodes(a) for a in args[:4])
-    offset = args[4] if len(args) > 4 else kwargs.get("storage_offset")
+    live = rec.live(x)
     start = live.storage_offset()
-    offset = start if offset is None else offset
+    offset = start if storage_offset is None else storage_offset
     _check_reach(live, start, size, stride, offset)
-    return rec.fresh(rec.emit(op, x, source, size, stride, offset - start))
+    return rec.fresh(rec.emit(op, rec.node(x), rec.node(source), size, stride, offset - start))
 
 
 def _check_inside(base: Base, size: list[Any], stride: list[Any], offset: Any) -> None:
@@ -251,9 +238,11 @@ def _check_reach(live: Any, start: Any, size: list[Any], stride: list[Any], offs
 
 
 @_handles(aten.native_batch_norm.default)
-def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _batch_norm(
+    rec: Recorder, op: OpOverload, x: Any, weight: Any, bias: Any, mean: Any, var: Any,
+    training: bool, momentum: float, eps: float,
+) -> Any:
     """Training updates the running statistics, which neither schema nor versions say."""
-    x, weight, bias, mean, var, training, momentum, eps = args
     if not training:
         stats = tuple(rec.nodes(a) for a in (x, weight, bias, mean, var))
         return rec.fresh(
@@ -275,43 +264,37 @@ def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 
 
 @_handles(aten.native_batch_norm_backward.default)
-def _batch_norm_backward(
-    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def _batch_norm_backward(rec: Recorder, op: OpOverload, *args: Any) -> Any:
     """Training does not read the running statistics, so they need not be saved."""
     nodes = [rec.nodes(a) for a in args]
     if args[7]:
         nodes[3] = nodes[4] = None
-    node, _ = rec.tensors.append(op, tuple(nodes), kwargs)
+    node, _ = rec.tensors.append(op, tuple(nodes), {})
     return rec.fresh(node)
 
 
 @_handles(aten.miopen_batch_norm.default)
-def _miopen_batch_norm(
-    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def _miopen_batch_norm(rec: Recorder, op: OpOverload, *args: Any) -> Any:
     """The same operator by a vendor's library; weft's kernels compute it, fused with others."""
-    return _batch_norm(rec, aten.native_batch_norm.default, args, kwargs)
+    return _batch_norm(rec, aten.native_batch_norm.default, *args)
 
 
 @_handles(aten.cudnn_batch_norm.default)
-def _cudnn_batch_norm(
-    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
-    reserve = rec.emit(aten.empty.memory_format, [0], dtype=torch.uint8, device=args[0].device,
+def _cudnn_batch_norm(rec: Recorder, op: OpOverload, x: Any, *args: Any) -> Any:
+    reserve = rec.emit(aten.empty.memory_format, [0], dtype=torch.uint8, device=x.device,
                        pin_memory=False)
-    return *_batch_norm(rec, aten.native_batch_norm.default, args, kwargs), rec.fresh(reserve)
+    return *_batch_norm(rec, aten.native_batch_norm.default, x, *args), rec.fresh(reserve)
 
 
 @_handles(aten.cudnn_batch_norm_backward.default, aten.miopen_batch_norm_backward.default)
 def _vendor_batch_norm_backward(
-    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+    rec: Recorder, op: OpOverload, x: Any, gradient: Any, weight: Any, mean: Any, var: Any,
+    saved_mean: Any, inverse: Any, eps: float, *reserve: object,
 ) -> Any:
     """The backward of training, whose arguments have another order."""
-    x, gradient, weight, _, _, mean, inverse, eps = args[:8]
-    rest = (weight, None, None, mean, inverse, True, eps, [True, True, True])
+    rest = (weight, None, None, saved_mean, inverse, True, eps, [True, True, True])
     native = aten.native_batch_norm_backward.default
-    return _batch_norm_backward(rec, native, (gradient, x, *rest), kwargs)
+    return _batch_norm_backward(rec, native, gradient, x, *rest)
 
 
 BIAS_APART_ON = frozenset({"cuda"})
@@ -319,25 +302,23 @@ BIAS_APART_ON = frozenset({"cuda"})
 
 
 @_handles(aten.convolution_backward.default)
-def _convolution_backward(
-    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def _convolution_backward(rec: Recorder, op: OpOverload, gradient: Any, *args: Any) -> Any:
     """The bias's gradient is a sum, which may be fused with the kernel that computes its
     operand."""
-    gradient, mask = args[0], args[10]
+    *others, mask = args
     if not mask[2] or gradient.device.type not in BIAS_APART_ON:
-        return rec.functional(facts(op), args, kwargs)
+        return rec.functional(facts(op), (gradient, *args), {})
     dims = [d for d in range(gradient.dim()) if d != 1]
     bias = rec.fresh(rec.emit(aten.sum.dim_IntList, rec.node(gradient), dims))
     if not any(mask[:2]):
         return None, None, bias
-    nodes = tuple(rec.nodes(a) for a in args[:10])
-    node, _ = rec.tensors.append(op, (*nodes, [*mask[:2], False]), kwargs)
+    nodes = tuple(rec.nodes(a) for a in (gradient, *others))
+    node, _ = rec.tensors.append(op, (*nodes, [*mask[:2], False]), {})
     return *rec.fresh(node)[:2], bias
 
 
 @_handles(aten.mkldnn_rnn_layer.default)
-def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _mkldnn_rnn(rec: Recorder, op: OpOverload, *args: Any) -> Any:
     """If gradients are needed, the form that keeps what its backward needs."""
     wanted = mkldnn_rnn_layer_keeping if torch.is_grad_enabled() else op
     return rec.fresh(rec.emit(wanted, *(rec.nodes(a) for a in args)))
@@ -347,7 +328,7 @@ def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 
 
 @_handles(aten.nonzero.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor)
-def _once(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _once(rec: Recorder, op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Equal values have equal symbols."""
     if kwargs:
         return rec.functional(facts(op), args, kwargs)
@@ -355,11 +336,11 @@ def _once(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, 
 
 
 @_handles(aten.equal.default)
-def _equal(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _equal(rec: Recorder, op: OpOverload, x: Any, y: Any) -> Any:
     """The number that tells whether all items are equal."""
-    if not certainly_equal(args[0].size(), args[1].size()):
+    if not certainly_equal(x.size(), y.size()):
         raise Unsupported(f"{op} of sizes that differ")
-    same = rec.emit(aten.all.default, rec.emit(aten.eq.Tensor, *map(rec.node, args)))
+    same = rec.emit(aten.all.default, rec.emit(aten.eq.Tensor, rec.node(x), rec.node(y)))
     symbols = rec.evaluator.mode.symbols
     assert symbols is not None
     earlier, symbols.data.earlier_answers = symbols.data.earlier_answers, iter(())
@@ -369,14 +350,14 @@ def _equal(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
 
 
 @_handles(aten.index.Tensor)
-def _index(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _index(rec: Recorder, op: OpOverload, x: Any, indices: Any) -> Any:
     """A mask becomes its positions, computed once for all that it selects from."""
-    if not any(map(is_mask, args[1])):
-        return rec.functional(facts(op), args, kwargs)
+    if not any(map(is_mask, indices)):
+        return rec.functional(facts(op), (x, indices), {})
     positions: list[Any] = []
-    for index in args[1]:
+    for index in indices:
         positions.extend(_columns(rec, index) if is_mask(index) else [rec.nodes(index)])
-    return rec.fresh(rec.emit(op, rec.node(args[0]), positions))
+    return rec.fresh(rec.emit(op, rec.node(x), positions))
 
 
 def _columns(rec: Recorder, mask: torch.Tensor) -> list[Any]:
@@ -386,32 +367,29 @@ def _columns(rec: Recorder, mask: torch.Tensor) -> list[Any]:
 
 
 @_handles(aten.masked_select.default)
-def _masked_select(
-    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
-    x, mask = args
+def _masked_select(rec: Recorder, op: OpOverload, x: Any, mask: Any) -> Any:
     if not mask.dim() or not certainly_equal(x.size(), mask.size()):
-        return rec.functional(facts(op), args, kwargs)
+        return rec.functional(facts(op), (x, mask), {})
     return rec.fresh(rec.emit(aten.index.Tensor, rec.node(x), _columns(rec, mask)))
 
 
 @_handles(torch.ops.prim.device.default)
-def _device(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _device(rec: Recorder, op: OpOverload, x: Any) -> Any:
     """`x.device` of a fake tensor is an operator to a dispatch mode."""
-    return args[0].fake_device
+    return x.fake_device
 
 
 # -- questions about a tensor with symbolic sizes, asked by C++ as operators -----------------------
 
 
 @_handles(aten.size.default, aten.stride.default)
-def _extents(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _extents(rec: Recorder, op: OpOverload, x: Any) -> Any:
     """The caller takes no symbolic ints: guards fix the sizes of this call."""
-    live = rec.live(args[0])
+    live = rec.live(x)
     return tuple(int(n) for n in (live.size() if op is aten.size.default else live.stride()))
 
 
 @_handles(aten.storage_offset.default, aten.numel.default)
-def _number(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    live = rec.live(args[0])
+def _number(rec: Recorder, op: OpOverload, x: Any) -> Any:
+    live = rec.live(x)
     return int(live.numel() if op is aten.numel.default else live.storage_offset())

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-Rule = Callable[[Any, "ShapeContext", Sequence[Any], Mapping[str, Any]], Any]
+Rule = Callable[..., Any]
 RULES: Final[dict[OpOverload, Rule]] = {}
-"""(mode, context, args, kwargs) -> result, or NotImplemented where PyTorch knows it."""
+"""(mode, context, the operator's arguments) -> result, or NotImplemented where PyTorch knows it."""
 
 _META: Final = torch.device("meta")
 _MASKS: Final = (torch.bool, torch.uint8)
@@ -99,23 +99,20 @@ def _identity(context: ShapeContext, tensor: FakeTensor, what: str) -> Any:
 
 
 @_rule(aten.nonzero.default)
-def _nonzero(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    x = args[0]
+def _nonzero(mode: Any, context: ShapeContext, x: FakeTensor) -> Any:
     count = _count(context, "nonzero", x.numel(), _identity(context, x, "nonzero"), of=x)
     return _new(mode, x, (count, x.dim()), torch.int64, (1, count))
 
 
 @_rule(aten.index.Tensor)
-def _index(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _index(mode: Any, context: ShapeContext, x: FakeTensor, indices: Any) -> Any:
     """Replace masks by their positions, one list for each of their dimensions."""
-    if not any(map(is_mask, args[1])):
+    if not any(map(is_mask, indices)):
         return NotImplemented
     positions: list[Any] = []
-    for index in args[1]:
+    for index in indices:
         if is_mask(index):
-            _require_fit(context, args[0], index, len(positions))
+            _require_fit(context, x, index, len(positions))
             count = _count(
                 context, "a mask", index.numel(), _identity(context, index, "nonzero"), of=index
             )
@@ -123,7 +120,7 @@ def _index(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mappin
             positions.extend([places] * index.dim() if index.dim() else [places])
         else:
             positions.append(index)
-    return mode.dispatch(aten.index.Tensor, (FakeTensor,), (args[0], positions), {})
+    return mode.dispatch(aten.index.Tensor, (FakeTensor,), (x, positions), {})
 
 
 def _require_fit(context: ShapeContext, x: FakeTensor, mask: FakeTensor, start: int) -> None:
@@ -136,10 +133,7 @@ def _require_fit(context: ShapeContext, x: FakeTensor, mask: FakeTensor, start: 
 
 
 @_rule(aten.masked_select.default)
-def _masked_select(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    x, mask = args
+def _masked_select(mode: Any, context: ShapeContext, x: FakeTensor, mask: FakeTensor) -> Any:
     with mode:
         both = torch.broadcast_tensors(x, mask)[0]
     fits = tuple(mask.size()) == tuple(both.size())
@@ -150,10 +144,9 @@ def _masked_select(
 
 @_rule(aten.repeat_interleave.Tensor)
 def _repeat_interleave(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+    mode: Any, context: ShapeContext, repeats: FakeTensor, *, output_size: Any = None,
 ) -> Any:
-    repeats = args[0]
-    total = kwargs.get("output_size")
+    total = output_size
     if total is None:
         key = _identity(context, repeats, "repeat_interleave")
         total = _count(context, "repeat_interleave", INF, key, of=repeats, count=torch.sum)
@@ -162,12 +155,10 @@ def _repeat_interleave(
 
 @_rule(aten.bincount.default)
 def _bincount(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+    mode: Any, context: ShapeContext, x: FakeTensor,
+    weights: FakeTensor | None = None, minlength: Any = 0,
 ) -> Any:
-    x = args[0]
-    weights = args[1] if len(args) > 1 else kwargs.get("weights")
-    least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
-    low = least if type(least) is int else 0
+    low = minlength if type(minlength) is int else 0
     most = context.from_known_data(x, lambda data: max([0, *(data + 1).tolist()]))
     count = context.unbacked("bincount", lo=low) if most is None else max(low, most)
     if most is None and low:  # as many bins as there are classes
@@ -180,12 +171,11 @@ def _bincount(
 
 @_rule(aten._use_cudnn_ctc_loss.Tensor)
 def _use_cudnn_ctc_loss(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+    mode: Any, context: ShapeContext, scores: FakeTensor, targets: FakeTensor,
+    input_lengths: FakeTensor, target_lengths: FakeTensor, blank: int,
 ) -> Any:
     """False for what cuDNN refuses whatever the lengths are; they decide about the rest."""
-    scores, targets, input_lengths, target_lengths = args[:4]
     integers = {t.dtype for t in (targets, input_lengths, target_lengths)}
-    blank = args[4] if len(args) > 4 else kwargs.get("blank", 0)
     fits = (blank == 0 and targets.dim() == 1 and integers == {torch.int32}
             and scores.dtype is torch.float32 and scores.fake_device.type == "cuda")
     return NotImplemented if fits else False
@@ -193,10 +183,11 @@ def _use_cudnn_ctc_loss(
 
 @_rule(aten._ctc_loss.Tensor)
 def _ctc_loss(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+    mode: Any, context: ShapeContext, scores: FakeTensor, targets: object,
+    input_lengths: object, target_lengths: FakeTensor, *options: object,
 ) -> Any:
     """Losses, and for the backward a table of twice the longest target's length and one."""
-    scores, _, _, lengths = args[:4]
+    lengths = target_lengths
     states = _count(context, "ctc_loss", INF, _identity(context, lengths, "ctc_loss"), of=lengths,
                     count=lambda known: 2 * known.max() + 1)
     steps, *batch = scores.size()[:-1]
@@ -206,10 +197,9 @@ def _ctc_loss(
 
 @_rule(aten._ctc_loss_backward.Tensor)
 def _ctc_loss_backward(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+    mode: Any, context: ShapeContext, gradient: object, scores: FakeTensor, *options: object,
 ) -> Any:
     """As large as the scores; PyTorch has no rule of its own."""
-    scores = args[1]
     return _new(mode, scores, scores.size(), scores.dtype)
 
 
@@ -242,9 +232,7 @@ def _arguments(
 
 def _unique_rule(func: OpOverload, n_results: int) -> None:
     @_rule(func)
-    def rule(
-        mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def rule(mode: Any, context: ShapeContext, *args: Any, **kwargs: Any) -> Any:
         named = _arguments(func, args, kwargs)
         results = _unique(
             mode, context, named["self"], named.get("dim"), named["return_inverse"],
@@ -262,10 +250,11 @@ for _op in (aten._unique2, aten.unique_dim, aten.unique_consecutive):
 
 
 @_rule(aten.slice.Tensor)
-def _slice(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _slice(
+    mode: Any, context: ShapeContext, x: Any, dim: int = 0, start: Any = None, end: Any = None,
+    step: Any = 1,
+) -> Any:
     """`x[a:b]` with bounds that depend on data; eager cuts them to the size of the dimension."""
-    named = _arguments(aten.slice.Tensor, args, kwargs)
-    x, dim, start, end, step = (named[a] for a in ("self", "dim", "start", "end", "step"))
     size = x.size(dim)
     if not _any_unbacked(context, start, end, size):
         return NotImplemented
@@ -308,25 +297,22 @@ def _is_positive(context: ShapeContext, value: IntExpr) -> bool | None:
 
 
 @_rule(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
-def _squeeze(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+def _squeeze(mode: Any, context: ShapeContext, x: FakeTensor, dim: Any = None) -> Any:
     """Whether a size is 1 decides the result's rank; as PyTorch does, assume that it is not."""
-    x = args[0]
-    dims = args[1] if len(args) > 1 else kwargs.get("dim", range(x.dim()))
-    for dim in dims if isinstance(dims, Sequence) else [dims]:
-        if x.dim() and _any_unbacked(context, x.size(dim)):
-            context.evaluate(eq(expr_of(x.size(dim)), 1))
+    dims = range(x.dim()) if dim is None else dim
+    for d in dims if isinstance(dims, Sequence) else [dims]:
+        if x.dim() and _any_unbacked(context, x.size(d)):
+            context.evaluate(eq(expr_of(x.size(d)), 1))
     return NotImplemented
 
 
 @_rule(aten.expand.default)
 def _expand(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+    mode: Any, context: ShapeContext, x: FakeTensor, shape: Any, *, implicit: bool = False,
 ) -> Any:
     """A size that depends on data is the wanted one, or 1, or eager raises."""
-    x, wanted = args[0], list(args[1])
-    if kwargs or not _any_unbacked(context, *x.size(), *wanted) or len(wanted) < x.dim():
+    wanted = list(shape)
+    if implicit or not _any_unbacked(context, *x.size(), *wanted) or len(wanted) < x.dim():
         return NotImplemented
     new = len(wanted) - x.dim()
     sizes, strides = wanted[:new], [0] * new
@@ -349,17 +335,14 @@ def _require_equal(context: ShapeContext, size: IntExpr, want: IntExpr) -> None:
 
 
 @_rule(aten.select.int)
-def _select(
-    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    x, dim, index = (*args, *kwargs.values())
+def _select(mode: Any, context: ShapeContext, x: FakeTensor, dim: int, index: Any) -> Any:
     if not _any_unbacked(context, index):
         return NotImplemented
-    value, size = expr_of(index), expr_of(x.size(dim))
+    value, extent = expr_of(index), expr_of(x.size(dim))
     dim %= x.dim()
     sizes, strides = list(x.size()), list(x.stride())
     del sizes[dim], strides[dim]
-    if context.data.assuming and context.require(and_(ge(value, 0), lt(value, size))):
+    if context.data.assuming and context.require(and_(ge(value, 0), lt(value, extent))):
         offset = x.storage_offset() + index * x.stride(dim)
     else:
         offset = context.unbacked("an index")
@@ -385,8 +368,7 @@ def _view(
 
 
 @_rule(aten._local_scalar_dense.default, aten.item.default)
-def _item(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    x = args[0]
+def _item(mode: Any, context: ShapeContext, x: FakeTensor) -> Any:
     if x.constant is not None or x.dtype.is_complex:
         return NotImplemented
     number = context.from_known_data(x, torch.Tensor.item)
@@ -415,9 +397,8 @@ def _number(context: ShapeContext, dtype: torch.dtype) -> Any:
 
 
 @_rule(aten.equal.default)
-def _equal(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _equal(mode: Any, context: ShapeContext, left: FakeTensor, right: FakeTensor) -> Any:
     """A new symbol each time: tensors of equal content need not be the same."""
-    left, right = args
     if left.dim() != right.dim():
         return False
     return context.unbacked_bool("equal")

@@ -135,7 +135,8 @@ class MemoFakeMode(FakeTensorMode):
         symbols.in_operator += 1
         try:
             rule = RULES.get(func)
-            result = NotImplemented if rule is None else rule(self, symbols, args, kwargs or {})
+            result = NotImplemented if rule is None else rule(
+                self, symbols, *args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
             return self._plain(func, types, args, kwargs)
