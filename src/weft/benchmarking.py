@@ -148,9 +148,9 @@ class _Program:
     def step_of(self, fn: Callable[..., Any]) -> Thunk:
         def step() -> Any:
             result = self.call(fn)
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 _differentiable(result), self.leaves, self.gradients, allow_unused=True)
-            return [*tensors(result), *(g for g in found if g is not None)]
+            return [*tensors(result), *(g for g in gradients if g is not None)]
 
         return step
 
