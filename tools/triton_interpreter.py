@@ -37,7 +37,7 @@ from weft.aot.tracing import record_special
 from weft.codegen.ir.dtypes import to_torch
 from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.lowering import variance
-from weft.codegen.scheduling import recomputed, schedule
+from weft.codegen.scheduling import rematerialization, schedule
 from weft.codegen.triton import prelude
 from weft.codegen.triton.emit import TritonSource
 from weft.codegen.triton.specializations import Specializations
@@ -68,7 +68,8 @@ def comparing(most: int) -> Iterator[Report]:
         mock.patch.object(schedule, "is_on_gpu", lambda group: True),
         mock.patch.object(variance, "CUT_ON", {"cpu"}),
         mock.patch.object(record_special, "BIAS_APART_ON", {"cpu"}),
-        mock.patch.dict(recomputed.MOST_OPERATORS, cpu=recomputed.MOST_OPERATORS["cuda"]),
+        mock.patch.dict(
+            rematerialization.MOST_OPERATORS, cpu=rematerialization.MOST_OPERATORS["cuda"]),
         compared_kernels(_interpret, most, sizes=True) as report,
     ):
         yield report

@@ -42,7 +42,7 @@ from weft.capture.guards import guard_set
 from weft.codegen import Artifact, compile_graph, cpp, targets
 from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.lowering import variance
-from weft.codegen.scheduling import recomputed, schedule
+from weft.codegen.scheduling import rematerialization, schedule
 from weft.codegen.triton.specializations import Specializations
 from weft.codegen.triton.target import spell
 from weft.config import config
@@ -199,7 +199,8 @@ def on_gpu_schedule() -> Iterator[None]:
         mock.patch.object(schedule, "is_on_gpu", lambda group: True),
         mock.patch.object(variance, "CUT_ON", {"cpu"}),
         mock.patch.object(record_special, "BIAS_APART_ON", {"cpu"}),
-        mock.patch.dict(recomputed.MOST_OPERATORS, cpu=recomputed.MOST_OPERATORS["cuda"]),
+        mock.patch.dict(
+            rematerialization.MOST_OPERATORS, cpu=rematerialization.MOST_OPERATORS["cuda"]),
     ):
         yield
 
