@@ -1,14 +1,14 @@
 """Graphs compiled in parts: those with `torch.cond`, or that return leaves they made.
 
-Place in the pipeline: `pipeline.compile_aot` calls `has_stages(gm)` first. Which branch runs is
+Place in the pipeline: `pipeline.compile_aot` calls `has_parts(gm)` first. Which branch runs is
 decided at each call, in Python. Gradients flow between the parts through autograd, and end at a
 leaf that one of them made::
 
-    a = sin(x)                           stage 0: compiled
-    b = cond(p, true_fn, false_fn, (a,)) stage 1: true_fn or false_fn, each compiled
-    c = cos(b).detach()                  stage 2: compiled
-    d = c.requires_grad_()               stage 3: run as it is, like autograd.grad and grad modes
-    e = tan(d)                           stage 4: compiled
+    a = sin(x)                           part 0: compiled
+    b = cond(p, true_fn, false_fn, (a,)) part 1: true_fn or false_fn, each compiled
+    c = cos(b).detach()                  part 2: compiled
+    d = c.requires_grad_()               part 3: run as it is, like autograd.grad and grad modes
+    e = tan(d)                           part 4: compiled
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CompilePart = Callable[[GraphModule, list[Any]], GraphCall]
 _COND: Final = cond_operator
 
 
-def has_stages(gm: GraphModule) -> bool:
+def has_parts(gm: GraphModule) -> bool:
     """Whether a graph takes a decision when it runs, or returns a leaf that it makes."""
     return any(n.target is _COND for n in gm.graph.nodes) or bool(_makes_leaves(gm.graph))
 
@@ -66,44 +66,44 @@ def check_node(node: Node) -> None:
         raise Unsupported(f"{node.target} is run as it is")
 
 
-def compile_stages(
+def compile_parts(
     gm: GraphModule, example_inputs: Sequence[Any], compile_part: CompilePart
 ) -> GraphCall:
-    """`gm` as a sequence of compiled stages."""
+    """`gm` as a sequence of compiled parts."""
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     examples = dict(zip(placeholders, example_inputs, strict=True))
     with preserve_modes():
-        stages = [
+        parts = [
             _branch(gm, nodes[0], examples, compile_part) if kind == "branch" else
             _straight(gm, nodes, examples, compile_part if kind == "plain" else _as_it_is)
             for kind, nodes in _split(gm.graph)
         ]
-    return GraphCall(_Program(placeholders, stages, gm.graph.output_node().args[0]))
+    return GraphCall(_Program(placeholders, parts, gm.graph.output_node().args[0]))
 
 
 def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
     """The graph as "plain" sequences, single "branch" nodes, and single nodes that run "as it
     is"."""
     makes_leaves = _makes_leaves(graph)
-    stages: list[tuple[str, list[Node]]] = []
+    parts: list[tuple[str, list[Node]]] = []
     for node in graph.nodes:
         if node.op in ("placeholder", "output") or _is_module(node) or _is_result(node, _COND):
             continue
         if _is_result(node, torch.autograd.grad):
-            next(nodes for _, nodes in stages if node.args[0] in nodes).append(node)
+            next(nodes for _, nodes in parts if node.args[0] in nodes).append(node)
             continue
         as_it_is = (
             node in makes_leaves or node.target is torch.autograd.grad or _sets_mode(node)
         )
         kind = "branch" if node.target is _COND else "as it is" if as_it_is else "plain"
-        if kind != "plain" or not stages or stages[-1][0] != "plain":
-            stages.append((kind, []))
-        stages[-1][1].append(node)
-    return stages
+        if kind != "plain" or not parts or parts[-1][0] != "plain":
+            parts.append((kind, []))
+        parts[-1][1].append(node)
+    return parts
 
 
 def _as_it_is(part: GraphModule, example_inputs: list[Any]) -> GraphCall:
-    """A node that is not compiled; a mode is also set now, for the stages that follow."""
+    """A node that is not compiled; a mode is also set now, for the parts that follow."""
     if all(_sets_mode(n) for n in part.graph.nodes if n.op != "output"):
         part()
     return GraphCall(part.forward)
@@ -115,14 +115,14 @@ def _is_module(node: Node) -> bool:
 
 
 def _is_result(node: Node, of: Any) -> bool:
-    """Whether the node is `getitem(of(…), i)`: part of that call's stage."""
+    """Whether the node is `getitem(of(…), i)`, which belongs to the part of that call."""
     source = node.args[0] if node.args else None
     return node.target is operator.getitem and isinstance(source, Node) and source.target is of
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _Part:
     """A compiled part or a branch (`run` may clear its list of inputs), the nodes that it reads,
     and those whose values it returns."""
 
@@ -133,48 +133,48 @@ class _Stage:
 
 @final
 class _Program:
-    """Runs stages in turn, and frees values after their last use."""
+    """Runs parts in turn, and frees values after their last use."""
 
-    def __init__(self, placeholders: list[Node], stages: list[_Stage], result: Any) -> None:
+    def __init__(self, placeholders: list[Node], parts: list[_Part], result: Any) -> None:
         self.placeholders = placeholders
-        self.stages = stages
+        self.parts = parts
         self.result = result
         kept: set[Node] = set()
         map_arg(result, kept.add)
-        last = {n: k for k, stage in enumerate(stages) for n in (*stage.inputs, *stage.outputs)}
-        self.dying = [[n for n in last.keys() - kept if last[n] == k] for k in range(len(stages))]
+        last = {n: k for k, part in enumerate(parts) for n in (*part.inputs, *part.outputs)}
+        self.dying = [[n for n in last.keys() - kept if last[n] == k] for k in range(len(parts))]
 
     def __call__(self, *inputs: Any) -> Any:
         values: dict[Node, Any] = dict(zip(self.placeholders, inputs, strict=True))
-        for stage, dying in zip(self.stages, self.dying, strict=True):
-            operands = [values[n] for n in stage.inputs]
+        for part, dying in zip(self.parts, self.dying, strict=True):
+            operands = [values[n] for n in part.inputs]
             for node in dying:
-                values.pop(node, None)  # what the stage takes may die while it runs
-            values.update(zip(stage.outputs, stage.run(operands), strict=True))
+                values.pop(node, None)  # what the part takes may die while it runs
+            values.update(zip(part.outputs, part.run(operands), strict=True))
             for node in dying:
                 values.pop(node, None)
         return map_arg(self.result, values.__getitem__)
 
 
 def _straight(
-    gm: GraphModule, stage: list[Node], examples: dict[Node, Any], compile_part: CompilePart
-) -> _Stage:
-    """A compiled stage without a decision; adds its outputs' examples."""
-    inside = set(stage)
-    inputs = list(dict.fromkeys(a for n in stage for a in n.all_input_nodes if a not in inside))
-    inputs += _sources_of_symbols(gm.graph, inputs, stage)
-    outputs = [n for n in stage if any(u not in inside for u in n.users)]
-    part = _part(gm, stage, inputs, outputs)
-    run = compile_part(part, [examples[n] for n in inputs])
+    gm: GraphModule, nodes: list[Node], examples: dict[Node, Any], compile_part: CompilePart
+) -> _Part:
+    """A compiled part without a decision; adds its outputs' examples."""
+    inside = set(nodes)
+    inputs = list(dict.fromkeys(a for n in nodes for a in n.all_input_nodes if a not in inside))
+    inputs += _sources_of_symbols(gm.graph, inputs, nodes)
+    outputs = [n for n in nodes if any(u not in inside for u in n.users)]
+    module = _module(gm, nodes, inputs, outputs)
+    run = compile_part(module, [examples[n] for n in inputs])
     examples.update((n, n.meta["example_value"]) for n in outputs)
-    return _Stage(run.taking_list(), inputs, outputs)
+    return _Part(run.taking_list(), inputs, outputs)
 
 
-def _sources_of_symbols(graph: Graph, inputs: list[Node], stage: list[Node]) -> list[Node]:
-    """Further inputs for a stage: inputs of the graph from which it reads symbols that its own
-    inputs do not tell (a cache that an earlier stage made has the size `s0 + 1`)."""
+def _sources_of_symbols(graph: Graph, inputs: list[Node], nodes: list[Node]) -> list[Node]:
+    """Further inputs for a part: inputs of the graph from which it reads symbols that its own
+    inputs do not tell (a cache that an earlier part made has the size `s0 + 1`)."""
     own = set(input_symbols(n.meta.get("example_value") for n in inputs))
-    wanted = {name for n in (*inputs, *stage)
+    wanted = {name for n in (*inputs, *nodes)
               for size in symbolic_leaves(n.meta.get("example_value")) for name in names_in(size)}
     placeholders = graph.find_nodes(op="placeholder")
     sources = input_symbols(n.meta.get("example_value") for n in placeholders)
@@ -182,44 +182,44 @@ def _sources_of_symbols(graph: Graph, inputs: list[Node], stage: list[Node]) -> 
     return [placeholders[i] for i in dict.fromkeys(needed) if placeholders[i] not in inputs]
 
 
-def _part(
-    gm: GraphModule, stage: list[Node], inputs: list[Node], outputs: list[Node]
+def _module(
+    gm: GraphModule, nodes: list[Node], inputs: list[Node], outputs: list[Node]
 ) -> GraphModule:
-    """The nodes of a stage as a graph module."""
+    """The nodes of a part as a graph module."""
     graph = Graph()
     env: dict[Node, Node] = {}
     for node in inputs:
         env[node] = graph.placeholder(node.name)
         env[node].meta.update(node.meta)
-    for node in stage:
+    for node in nodes:
         env[node] = graph.node_copy(node, env.__getitem__)
     graph.output(tuple(env[n] for n in outputs))
-    part = GraphModule(gm, graph)
+    module = GraphModule(gm, graph)
     # (Each would save its own copy of an image in another layout.)
-    note_graph(part, GraphFacts(is_stage=True))
-    return part
+    note_graph(module, GraphFacts(is_part=True))
+    return module
 
 
 def _branch(
     gm: GraphModule, node: Node, examples: dict[Node, Any], compile_part: CompilePart
-) -> _Stage:
-    """A stage with both branches compiled."""
+) -> _Part:
+    """A part with both branches compiled."""
     predicate, *sides, operands = node.args
     assert isinstance(operands, (tuple, list))
     inputs = [n for n in operands if isinstance(n, Node)]
     operand_examples = [examples[n] for n in inputs]
     items: dict[Node, int] = {user: _index(user) for user in node.users}
     examples.update((user, user.meta["example_value"]) for user in items)
-    parts = [_side(gm, side, operands) for side in sides]
-    for part in parts:
+    branches = [_side(gm, side, operands) for side in sides]
+    for branch in branches:
         # Operands of the branch that is not taken get zeros.
-        note_graph(part, replace(graph_facts(part), reaches_all=True))
-    runs = [compile_part(part, operand_examples) for part in parts]
+        note_graph(branch, replace(graph_facts(branch), reaches_all=True))
+    runs = [compile_part(branch, operand_examples) for branch in branches]
     on_true, on_false = (run.taking_inputs() for run in runs)
     choice = _Choice(on_true, on_false, list(items.values()))
     if isinstance(predicate, Node):
-        return _Stage(GraphCall(choice).taking_list(), [predicate, *inputs], list(items))
-    return _Stage(GraphCall(partial(choice, predicate)).taking_list(), inputs, list(items))
+        return _Part(GraphCall(choice).taking_list(), [predicate, *inputs], list(items))
+    return _Part(GraphCall(partial(choice, predicate)).taking_list(), inputs, list(items))
 
 
 def _index(user: Node) -> int:

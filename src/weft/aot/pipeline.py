@@ -16,7 +16,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from weft.aot.check_accounts import n_checks, verify_passes
-from weft.aot.control_flow import compile_stages, has_stages
+from weft.aot.control_flow import compile_parts, has_parts
 from weft.aot.data_dependent import data_symbols, expecting
 from weft.aot.global_state import preserve_generator, without_autocast
 from weft.aot.prepare import Compiler, finish, optimize
@@ -58,9 +58,9 @@ def compile_aot(
     verify_passes(checks, gm)
     if has_wrappers(gm):
         return _compile_on_parts(gm, example_inputs, compiler, lowered)
-    if has_stages(gm):
+    if has_parts(gm):
         part = partial(compile_aot, compiler=compiler, lowered=lowered)
-        return compile_stages(gm, example_inputs, part)
+        return compile_parts(gm, example_inputs, part)
     with data_symbols(gm, example_inputs) as symbols, preserve_generator():
         return _compile_traced(gm, example_inputs, compiler, lowered, symbols)
 

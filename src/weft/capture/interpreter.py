@@ -38,7 +38,7 @@ from weft.capture.core.interpreter_state import (
     RemadeState,
 )
 from weft.capture.core.lifetimes import Lifetimes, check_left
-from weft.capture.core.registry import IDENTITY, wrapper_of
+from weft.capture.core.registry import IDENTITY, wrap_of
 from weft.capture.core.side_effects import SideEffects
 from weft.capture.core.skips import is_library_code, is_of_package_without_torch
 from weft.capture.core.source import Source, SourceTree
@@ -281,7 +281,7 @@ class SymbolicInterpreter:
                 self.guards.add(source, "is", obj)
             value = special[1]()
         else:
-            value = wrapper_of(type(obj))(self, obj, source)
+            value = wrap_of(type(obj))(self, obj, source)
         if not value.is_constant and not isinstance(value, SymbolicNumberValue):
             self.outside.remember(obj, value)
             namespace = value.own_attributes()
@@ -295,7 +295,7 @@ class SymbolicInterpreter:
 
     def wrap_new(self, obj: Any) -> SymbolicValue:
         """The value of an object that capture made itself: no source, no guards."""
-        return wrapper_of(type(obj))(self, obj, None)
+        return wrap_of(type(obj))(self, obj, None)
 
     def wrap_fixed(self, obj: Any, name: str) -> SymbolicValue:
         """The value of an object that is part of the program's text, such as a module or a

@@ -140,7 +140,7 @@ class GraphFacts:
     """Inputs that it may have written when it raises; who runs it restores them."""
     is_on_parts: bool = False
     """Its tensors are the parts of wrapped ones."""
-    is_stage: bool = False
+    is_part: bool = False
     """It is a part of a graph with branches."""
     reaches_all: bool = False
     """Inputs that no value depends on get zeros as gradients."""

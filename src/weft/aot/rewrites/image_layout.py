@@ -63,11 +63,11 @@ VIEWS: Final = frozenset(
 def use_channels_last(gm: AtenGraph) -> bool:
     """Lay out the graph's images as NHWC, in place; returns whether that was done.
 
-    Without gradients, only if the convolutions are on a GPU. Stages of a graph with branches would
+    Without gradients, only if the convolutions are on a GPU. Parts of a graph with branches would
     each save their own copy of an image.
     """
     facts = graph_facts(gm)
-    if facts.is_trained and facts.is_stage:
+    if facts.is_trained and facts.is_part:
         return False
     convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
     trained = any(n.target is aten.convolution_backward.default for n in gm.graph.nodes)

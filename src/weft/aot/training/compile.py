@@ -83,7 +83,7 @@ def compile_joint(
     in_eager = _bytes_in_eager(joint, saved - alive)
     joint_gm = optimize(joint.graph, GraphFacts(
         lowered=lowered, is_trained=True, inner=tuple(joint.inner),
-        is_stage=graph_facts(gm).is_stage))
+        is_part=graph_facts(gm).is_part))
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves, saved)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")

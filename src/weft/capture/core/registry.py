@@ -20,54 +20,55 @@ if TYPE_CHECKING:
     from weft.capture.core.base import SymbolicValue
     from weft.capture.core.protocols import Interpreter
 
-Wrapper = Callable[["Interpreter", Any, Source | None], "SymbolicValue"]
+Wrap = Callable[["Interpreter", Any, Source | None], "SymbolicValue"]
+"""(interpreter, object, where it comes from) -> its value."""
 
-EXACT: dict[type, Wrapper] = {}
+EXACT: dict[type, Wrap] = {}
 """Types whose subclasses need another treatment (list, dict, int, ...)."""
 
-DERIVED: dict[type, Wrapper] = {}
+DERIVED: dict[type, Wrap] = {}
 """Types whose subclasses are treated alike (torch.Tensor, nn.Module, type, object)."""
 
 IDENTITY: dict[int, tuple[Any, Callable[[], SymbolicValue]]] = {}
 """Single objects with a value of their own, by id."""
 
-BY_NAME: dict[str, Wrapper] = {}
+BY_NAME: dict[str, Wrap] = {}
 """Types of modules that are not imported before the program does, by qualified name."""
 
-_found: dict[type, Wrapper] = {}
+_by_type: dict[type, Wrap] = {}
 
 
-def wraps(*types: type, subclasses: bool = False) -> Callable[[Wrapper], Wrapper]:
-    """Register the wrapper of some types."""
+def wraps(*types: type, subclasses: bool = False) -> Callable[[Wrap], Wrap]:
+    """Register the function that makes the values of some types' objects."""
 
-    def register(wrapper: Wrapper) -> Wrapper:
+    def register(wrap: Wrap) -> Wrap:
         table = DERIVED if subclasses else EXACT
         for kind in types:
-            table[kind] = wrapper
-        return wrapper
+            table[kind] = wrap
+        return wrap
 
     return register
 
 
-def wraps_named(*names: str) -> Callable[[Wrapper], Wrapper]:
+def wraps_named(*names: str) -> Callable[[Wrap], Wrap]:
     """As `wraps`, for types that cannot be named without importing their modules."""
 
-    def register(wrapper: Wrapper) -> Wrapper:
-        BY_NAME.update(dict.fromkeys(names, wrapper))
-        return wrapper
+    def register(wrap: Wrap) -> Wrap:
+        BY_NAME.update(dict.fromkeys(names, wrap))
+        return wrap
 
     return register
 
 
-def wrapper_of(kind: type) -> Wrapper:
-    """The wrapper for objects of exactly this type."""
-    wrapper = _found.get(kind)
-    if wrapper is None:
-        wrapper = _found[kind] = _search(kind)
-    return wrapper
+def wrap_of(kind: type) -> Wrap:
+    """The function that makes the value of an object of exactly this type."""
+    wrap = _by_type.get(kind)
+    if wrap is None:
+        wrap = _by_type[kind] = _search(kind)
+    return wrap
 
 
-def _search(kind: type) -> Wrapper:
+def _search(kind: type) -> Wrap:
     exact = EXACT.get(kind) or BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
     if exact is not None:
         return exact
