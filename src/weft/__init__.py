@@ -27,12 +27,13 @@ from weft.version import __version__
 
 _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.api": (
-        "compile", "compile_inplace", "explain", "optimize", "reset", "stats"),
+        "compile", "compile_inplace", "explain", "optimize", "reset", "stats", "uncompile_inplace"),
     "weft.backends": ("list_backends", "register_backend"),
     "weft.backends.inductor": ("compile_fx",),
     "weft.benchmarking": ("benchmark",),
     "weft.diagnostics.logs": ("set_logs",),
     "weft.dims": ("Dim",),
+    "weft.installation": ("install", "uninstall"),
     "weft.passes": ("register_pass", "unregister_pass"),
     "weft.markers": (
         "allow_in_graph", "disable", "is_compiling", "mark_dynamic", "mark_static",
@@ -42,11 +43,11 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Dim", "__version__", "allow_in_graph", "benchmark", "compile", "compile_fx",
-    "compile_inplace", "config", "disable", "error_on_graph_break", "errors", "explain",
-    "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_unbacked",
-    "optimize", "register_backend", "register_pass", "reset", "set_logs", "set_stance",
-    "stats", "unregister_pass",
+    "Dim", "__version__", "allow_in_graph", "benchmark", "compile", "compile_fx", "compile_inplace",
+    "config", "disable", "error_on_graph_break", "errors", "explain", "install", "is_compiling",
+    "list_backends", "mark_dynamic", "mark_static", "mark_unbacked", "optimize", "register_backend",
+    "register_pass", "reset", "set_logs", "set_stance", "stats", "uncompile_inplace", "uninstall",
+    "unregister_pass",
 ]
 
 
@@ -68,5 +69,7 @@ def __dir__() -> list[str]:
 
 
 torch_version.refuse_older()
+if config.install:
+    __getattr__("install")()
 if config.logs:
     import_module("weft.diagnostics.logs").set_logs_from_text(config.logs)

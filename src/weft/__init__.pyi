@@ -17,6 +17,9 @@ from weft.api import (
 from weft.api import (
     stats as stats,
 )
+from weft.api import (
+    uncompile_inplace as uncompile_inplace,
+)
 from weft.backends import list_backends as list_backends
 from weft.backends import register_backend as register_backend
 from weft.backends.inductor import compile_fx as compile_fx
@@ -24,6 +27,8 @@ from weft.benchmarking import benchmark as benchmark
 from weft.config import config as config
 from weft.diagnostics.logs import set_logs as set_logs
 from weft.dims import Dim as Dim
+from weft.installation import install as install
+from weft.installation import uninstall as uninstall
 from weft.markers import (
     allow_in_graph as allow_in_graph,
 )

@@ -209,6 +209,9 @@ set_storage: Callable[[torch.Tensor, torch.Tensor], None] = torch._functionalize
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
 
+# module: what `nn.Module.compile` compiles.
+module_call: Callable[..., Any] = torch.nn.Module._call_impl
+
 _apply = vars(torch.autograd.Function)["apply"]
 function_apply: Any = _apply.__func__ if isinstance(_apply, classmethod) else _apply
 """capture: what `apply` of a `torch.autograd.Function` calls with the class: a Python function;

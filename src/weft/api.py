@@ -13,34 +13,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, signature
 from types import FunctionType, MethodType
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar, final, overload
 
 import torch
 
 from weft import backends, capture, torch_version
 from weft._frame import set_redirect
-from weft.backends.node_metadata import add_origins
-from weft.backends.torch_context import symbolic_examples
+from weft.backends.users_backend import UsersBackend
 from weft.config import MODES, CompileOptions, check_options, config
 from weft.diagnostics import events, failures, statistics
 from weft.diagnostics.explanation import Explanation
 from weft.dims import DynamicShapes
-from weft.errors import (
-    BackendError,
-    BadValue,
-    NotCallable,
-    UnknownMode,
-    WeftError,
-    users_level,
-)
-from weft.graph_call import graph_call
-from weft.interrupts import surface
-from weft.module import CompiledModule
+from weft.errors import BadValue, NotCallable, UnknownMode, users_level
+from weft.module import CompiledModule, compile_calls, leave_calls
 from weft.passes.framework import requested_passes
 from weft.torch_marks import mark_wrapper, torch_stance, unmarked
+from weft.torch_settings import GUARD_FILTER, keep_guards
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=torch.nn.Module)
@@ -80,7 +71,8 @@ def compile(
     backend: a name of `weft.list_backends()`, or any ``backend(gm, example_inputs) -> callable``.
     mode: "default"; "reduce-overhead" (CUDA graphs); "max-autotune" (candidates measured, and
         CUDA graphs); "max-autotune-no-cudagraphs". CUDA graphs have no effect on CPUs.
-    options: settings of `weft.config` for this call only; they win over `mode`.
+    options: settings of `weft.config` for this call only; they win over `mode`. (torch.compile's
+        `guard_filter_fn` is accepted; weft keeps all guards.)
     disable: return `model` as it is.
 
     Raises NotCallable, UnknownBackend, UnknownMode, UnknownOption or BadValue at once.
@@ -107,7 +99,10 @@ def _checked_options(
         raise UnknownMode(mode, MODES)
     if options is not None and not isinstance(options, Mapping):
         raise BadValue(f"options must be a dict of settings, got {type(options).__name__}")
-    overrides = {**MODES[mode or "default"], **check_options(options or {})}
+    own = dict(options or {})
+    if GUARD_FILTER in own:
+        keep_guards(own.pop(GUARD_FILTER))
+    overrides = {**MODES[mode or "default"], **check_options(own)}
     requested_passes(overrides.get("passes", ()))
     return CompileOptions(fullgraph, dynamic, mode, overrides)
 
@@ -116,29 +111,7 @@ def _resolve_backend(backend: str | Backend) -> Backend:
     """The backend of that name, or the user's callable; errors of the latter become
     BackendError."""
     chosen = backends.resolve(backend)
-    if backends.is_own(chosen):
-        return chosen
-
-    name = getattr(chosen, "__name__", type(chosen).__name__)
-
-    def users_backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        try:
-            add_origins(gm.graph)
-            with symbolic_examples(gm, example_inputs) as inputs:
-                compiled = chosen(gm, inputs)
-        except WeftError:
-            raise
-        except Exception as error:
-            surface(error)
-            raise BackendError(f"the backend {name} raised {type(error).__name__}: {error}",
-                               do="fix the backend, or compile with another one") from error
-        if not callable(compiled):
-            raise BackendError(f"the backend {name} returned {type(compiled).__name__}",
-                               do="return a callable that takes the graph's inputs")
-        return graph_call(compiled)
-
-    users_backend.__name__ = name
-    return users_backend
+    return chosen if backends.is_own(chosen) else UsersBackend(chosen)
 
 
 def _compile(model: Any, options: CompileOptions, backend: Backend, disable: bool) -> Any:
@@ -157,10 +130,45 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
     return _compile_callable(model, options, backend)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """How one `weft.compile` call compiles modules (see `module.Compilation`)."""
+
+    options: CompileOptions
+    backend: Backend
+
+    def __call__(self, module: torch.nn.Module) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        forward = _compile_callable(module.forward, self.options, self.backend)
+        return forward, _compile_callable(module, self.options, self.backend)
+
+    def own_call(self, module: torch.nn.Module) -> Callable[..., Any]:
+        """The module's call with hooks, compiled."""
+        call: Callable[..., Any] = _compile_callable(
+            module._call_impl, _with_shapes(module, self.options), self.backend)
+        return call
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function or method, compiled likewise."""
+        options = replace(self.options, dynamic_shapes=None)
+        compiled: Callable[..., Any] = _compile_callable(function, options, self.backend)
+        return compiled
+
+    def arguments(self) -> dict[str, Any]:
+        """The settings as arguments of torch.compile."""
+        own = backends.is_own(self.backend)
+        return {"backend": "weft" if own else self.backend, "fullgraph": self.options.fullgraph,
+                "dynamic": self.options.dynamic,
+                "options": dict(self.options.overrides) if own else None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Compilation:
+        return self
+
+
 def _compiled_module(module: torch.nn.Module, options: CompileOptions, backend: Backend
                      ) -> CompiledModule:
     _with_shapes(module, options)  # raise now, not at the first call
-    return CompiledModule(module, functools.partial(_module_parts, options, backend))
+    return CompiledModule(module, _Compilation(options, backend))
 
 
 def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any:
@@ -221,29 +229,30 @@ def _as_function(target: Callable[..., Any]) -> FunctionType:
     return call
 
 
-def _module_parts(
-    options: CompileOptions, backend: Backend, module: torch.nn.Module
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The compiled `forward` of a module, and its compiled call with hooks."""
-    forward = _compile_callable(module.forward, options, backend)
-    return forward, _compile_callable(module, options, backend)
-
-
 def compile_inplace(module: M, **settings: Any) -> M:
     """Compile a module without wrapping it: its calls are compiled from now on.
 
-    Takes `compile`'s keyword arguments and returns `module` itself; `state_dict` is unchanged.
+    Takes `compile`'s keyword arguments and returns `module` itself; `state_dict` is unchanged. Deep
+    copies and pickles of the module are compiled in place as well. `uncompile_inplace` ends it.
     """
     if not isinstance(module, torch.nn.Module):
         raise BadValue(f"compile_inplace needs a torch.nn.Module, got {type(module).__name__}",
                        do="use weft.compile for functions")
-    call = module._call_impl  # the call with hooks
-    if settings.get("dynamic_shapes") is not None:
-        parameters = signature(module.forward)
-        settings["dynamic_shapes"] = DynamicShapes(
-            settings["dynamic_shapes"], parameters, bound=True)
-    compiled = compile(call, **settings)
-    module._compiled_call_impl = None if compiled is call else compiled
+    compiled = compile(module, **settings)
+    leave_calls(module)
+    if isinstance(compiled, CompiledModule):  # not if that is turned off
+        compile_calls(module, compiled.compilation)
+    return module
+
+
+def uncompile_inplace(module: M) -> M:
+    """Let a module's calls run uncompiled again, after `compile_inplace` or `Module.compile`.
+
+    Returns `module` itself. What `weft.compile(module)` returned is not changed.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise BadValue(f"uncompile_inplace needs a torch.nn.Module, got {type(module).__name__}")
+    leave_calls(module)
     return module
 
 
@@ -259,9 +268,8 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
         raise NotCallable(fn, "weft.explain")
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        compiled = compile(fn, **settings)
         with events.collect() as seen:
-            compiled(*args, **kwargs)
+            compile(fn, **settings)(*args, **kwargs)
         return Explanation.from_events(seen, name=getattr(fn, "__qualname__", type(fn).__name__))
 
     return explained

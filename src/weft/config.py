@@ -44,6 +44,9 @@ class Config:
     disable: bool = _knob(
         False, "Make weft.compile return its argument's eager behaviour everywhere.",
         group="capture")
+    install: bool = _knob(
+        False, "Make torch.compile weft's from the start of the process; later: weft.install().",
+        group="capture")
     cache_size_limit: int = _knob(
         8, "Compiled variants kept per code object; further ones run eagerly after one warning.",
         group="capture")

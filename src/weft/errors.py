@@ -109,6 +109,18 @@ class UnknownOption(UnknownName, AttributeError):
         super().__init__(name, valid, do="`print(weft.config.describe())` lists what each does")
 
 
+class UnknownTorchOption(UserError, ValueError):
+    """An option of torch.compile that is neither PyTorch's nor weft's."""
+
+    def __init__(self, name: str, valid: Iterable[str]) -> None:
+        self.given = name
+        near = get_close_matches(name, tuple(valid), n=3)
+        hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+        super().__init__(
+            f"there is no option named {name!r}, in PyTorch or in weft{hint}",
+            do="`print(weft.config.describe())` lists weft's options")
+
+
 class UnknownArtifact(UnknownName):
     """`WEFT_LOGS` or `weft.set_logs` names no log."""
 
@@ -264,6 +276,10 @@ class CacheWarning(WeftWarning):
 
 class UntestedTorchWarning(WeftWarning):
     """PyTorch is newer than the versions that weft is tested with."""
+
+
+class TorchOptionWarning(WeftWarning):
+    """An argument of torch.compile has no counterpart in weft, which does something else."""
 
 
 class RecompileLimitWarning(WeftWarning):

@@ -83,13 +83,18 @@ def mark_wrapper(wrapper: Any, original: Any) -> None:
 def unmarked(fn: Any) -> Any:
     """The original of a function or module that a control returned: who compiles that explicitly
     means the original. Anything else as it is."""
-    module = _loaded("eval_frame").get("OptimizedModule")
-    if module is not None and isinstance(fn, module):
+    module = optimized_module()
+    if module is not None and issubclass(type(fn), module):
         return unmarked(fn._orig_mod)
     while isinstance(fn, FunctionType | CompiledFunction) and ORIGINAL in fn.__dict__ and (
             fn.__dict__.get(WRAPPER) == id(fn)):
         fn = fn.__dict__[ORIGINAL]
     return fn
+
+
+def optimized_module() -> type | None:
+    """torch.compile's class of compiled modules, if something has imported it."""
+    return _loaded("eval_frame").get("OptimizedModule")
 
 
 def _loaded(module: str) -> Mapping[str, Any]:
@@ -169,6 +174,13 @@ def torch_stance() -> TorchStance:
     """The present stance of torch.compile."""
     stance = _loaded("eval_frame").get("_stance")
     return _DEFAULT if stance is None else TorchStance(stance.stance, stance.backend)
+
+
+def default_backend() -> str | Callable[..., Any]:
+    """The backend that torch.compile uses if none is named."""
+    backend: str | Callable[..., Any] = _loaded("backends.registry").get(
+        "_default_backend", "inductor")
+    return backend
 
 
 # -- tensors --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final
 
 from weft.config import config
@@ -58,10 +59,12 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 _STAND_INS: Final[dict[str, Any]] = {
-    **dict.fromkeys(("compile", "compile_inplace", "disable", "allow_in_graph"), _itself),
+    **dict.fromkeys((
+        "compile", "compile_inplace", "uncompile_inplace", "disable", "allow_in_graph"), _itself),
     "optimize": _decorator,
     **dict.fromkeys(("mark_dynamic", "mark_static", "mark_unbacked", "reset", "set_logs",
-                     "register_pass", "unregister_pass"), _nothing),
+                     "register_pass", "unregister_pass", "uninstall"), _nothing),
+    "install": nullcontext,
     "is_compiling": lambda: False,
     "stats": dict,
 }

@@ -1,4 +1,7 @@
 import copy
+import inspect
+import pickle
+import pydoc
 
 import pytest
 import torch
@@ -70,7 +73,7 @@ def test_attributes_pass_through_both_ways(made):
 def test_parameters_and_state_are_the_originals(made):
     model, compiled, _ = made
     assert [id(p) for p in compiled.parameters()] == [id(p) for p in model.parameters()]
-    assert list(compiled.state_dict()) == [f"_orig_mod.{k}" for k in model.state_dict()]
+    assert list(compiled.state_dict()) == list(model.state_dict())
     compiled.load_state_dict({k: v + 1 for k, v in compiled.state_dict().items()})
     assert model.seen.item() == 1
 
@@ -195,7 +198,7 @@ def test_what_is_registered_with_the_wrapper_belongs_to_the_original(made):
     assert {"kept", "mask"} <= set(model._buffers)
     assert "bias" in model._parameters
     assert {"extra", "more"} <= set(model._modules)
-    assert "_orig_mod.mask" not in compiled.state_dict()
+    assert "mask" not in compiled.state_dict()
     del compiled.kept, compiled.bias, compiled.extra
     assert "kept" not in model._buffers
     assert "bias" not in model._parameters
@@ -257,3 +260,169 @@ def test_hooks_of_all_modules_run_once_beside_a_hook_of_the_wrapper(made):
         handle.remove()
         counts.append(len(seen))
     assert counts[0] == counts[1] == 2
+
+
+class Speaker(nn.Module):
+    """A model that calls itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x, *, twice: bool = False):
+        """One step."""
+        return self.layer(x) * (2 if twice else 1)
+
+    def generate(self, x, steps):
+        """Calls the model again and again."""
+        for _ in range(steps):
+            x = self(x, twice=True)
+        return x
+
+
+@pytest.mark.usefixtures("fresh")
+def test_methods_compile_the_calls_that_they_make():
+    model = Speaker()
+    compiled = weft.compile(model, backend="eager", fullgraph=True)
+    x = torch.randn(3, 2)
+    expected = model.generate(x, 3)
+    for _ in range(2):
+        with torch.no_grad():
+            result = compiled.generate(x, steps=3)
+        torch.testing.assert_close(result, expected)
+        assert weft.stats()["graphs"] == 1
+    assert inspect.signature(compiled.generate) == inspect.signature(model.generate)
+    assert compiled.generate.__self__ is model
+    assert compiled.generate.__doc__ == model.generate.__doc__
+    weft.reset()
+    model(x)
+    with pytest.raises(TypeError):
+        compiled.generate(x)
+    assert "_compiled_call_impl" not in vars(model)
+    assert weft.stats()["graphs"] == 0, "the model itself stays as it was"
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_compiled_module_inside_of_compiled_code_keeps_its_methods():
+    compiled = weft.compile(Speaker(), backend="eager")
+    program = weft.compile(lambda x: compiled.generate(x, 2) + 1, backend="eager",
+                           fullgraph=True)
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(program(x), compiled._orig_mod.generate(x, 2) + 1)
+
+
+def test_it_reads_as_the_users_module():
+    model = Speaker()
+    compiled = weft.compile(model)
+    assert inspect.signature(compiled.forward) == inspect.signature(model.forward)
+    assert compiled.forward.__doc__ == "One step."
+    assert compiled.__doc__ == Speaker.__doc__
+    assert Speaker.__doc__ in pydoc.render_doc(compiled, renderer=pydoc.plaintext)
+    assert repr(compiled).startswith("CompiledModule(")
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(compiled.forward(x, twice=True), model(x, twice=True))
+
+
+def test_it_passes_for_torch_compiles_class_where_that_is_loaded():
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    model = Speaker()
+    compiled = weft.compile(model)
+    assert isinstance(compiled, OptimizedModule)
+    assert not isinstance(model, OptimizedModule)
+    assert type(compiled) is CompiledModule
+    assert isinstance(compiled, CompiledModule | nn.Module)
+    pickled = pickle.loads(pickle.dumps(compiled))
+    for twin in (copy.copy(compiled), copy.deepcopy(compiled), pickled):
+        assert isinstance(twin, OptimizedModule)
+        assert type(twin) is CompiledModule
+    assert copy.copy(compiled)._orig_mod is model
+    step = compiled.dynamo_ctx(lambda x: x + 1)  # as Lightning's `from_compiled`
+    assert torch.equal(step(torch.ones(1)), torch.full((1,), 2.0))
+    compiled._compile_kwargs = {"mode": "default"}  # as Lightning's Fabric
+    assert compiled._compile_kwargs == {"mode": "default"}
+    assert not hasattr(model, "_compile_kwargs")
+    assert weft.compile(model, mode="max-autotune")._compile_kwargs["backend"] == "weft"
+
+
+def _forms(state):
+    """A state as weft gives it, and as torch.compile does."""
+    return state, {f"_orig_mod.{name}": value for name, value in state.items()}
+
+
+@pytest.mark.parametrize("form", [0, 1])
+@pytest.mark.parametrize("assign", [False, True])
+def test_states_of_both_forms_are_loaded(form, assign):
+    state = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).state_dict()
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    result = weft.compile(model).load_state_dict(_forms(state)[form], assign=assign)
+    assert result.missing_keys == result.unexpected_keys == []
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, state[name])
+
+
+def test_what_does_not_fit_a_state_is_named_as_in_the_model():
+    compiled = weft.compile(nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "bias"'):
+        compiled.load_state_dict({"weight": torch.ones(2, 2)})
+    other = {"weight": torch.ones(2, 2), "more": torch.ones(1)}
+    result = compiled.load_state_dict(other, strict=False)
+    assert (result.missing_keys, result.unexpected_keys) == (["bias"], ["more"])
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_a_compiled_part_of_a_model_loads_the_models_state(form):
+    whole = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    state = {name: value + 1 for name, value in whole.state_dict().items()}
+    parts = nn.Sequential(whole[0], weft.compile(whole[1]))
+    assert list(parts.state_dict()) == list(state)
+    given = state if form == 0 else {
+        name.replace("1.", "1._orig_mod.", 1) if name.startswith("1.") else name: value
+        for name, value in state.items()}
+    parts.load_state_dict(given)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, state[name])
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "a part"])
+def test_checkpoints_of_torch_distributed_have_the_models_names(whole):
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    model = nn.Sequential(Speaker())
+    compiled = weft.compile(model) if whole else nn.Sequential(weft.compile(model[0]))
+    optimizer = torch.optim.SGD(compiled.parameters(), 0.1, momentum=0.9)
+    compiled(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state, optimizer_state = get_state_dict(compiled, optimizer)
+    assert list(state) == list(model.state_dict())
+    assert set(optimizer_state["state"]) == set(state)
+    set_state_dict(compiled, optimizer, optim_state_dict=optimizer_state,
+                   model_state_dict={name: value + 1 for name, value in state.items()})
+    assert torch.equal(model[0].layer.weight, state["0.layer.weight"])
+
+
+@pytest.mark.usefixtures("fresh")
+def test_copies_of_a_module_compiled_in_place_are_compiled():
+    model = weft.compile_inplace(Speaker(), backend="eager", fullgraph=True)
+    x = torch.randn(3, 2)
+    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        before = weft.stats()["graphs"]
+        torch.testing.assert_close(twin(x), twin.forward(x))
+        assert weft.stats()["graphs"] == before + 1
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.layer.weight.zero_()
+    assert not torch.equal(twin(x), model(x))
+    assert weft.uncompile_inplace(twin) is twin
+    assert vars(twin).keys() == vars(Speaker()).keys()
+
+
+def test_backends_of_users_go_with_copies_and_pickles():
+    compiled = weft.compile(Speaker(), backend=eager_backend)
+    x = torch.randn(3, 2)
+    for twin in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        torch.testing.assert_close(twin(x), compiled(x))
+
+
+def eager_backend(gm, example_inputs):
+    return gm.forward

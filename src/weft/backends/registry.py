@@ -27,6 +27,7 @@ _BUILTIN: Final[dict[str, str]] = {
     "aot_eager": "weft.backends.aot_eager:aot_eager",
     "aot_eager_decomposed": "weft.backends.aot_eager_decomposed:aot_eager_decomposed",
     "inductor": "weft.backends.inductor:inductor",
+    "weft": "weft.backends.inductor:inductor",  # its name in torch.compile
 }
 _GROUPS: Final = ("weft_backends", "torch_dynamo_backends")
 _registered: dict[str, Backend] = {}
@@ -115,6 +116,9 @@ class _Lazy:
             self._loaded = getattr(import_module(module), attribute)
         assert self._loaded is not None
         return self._loaded(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return resolve, (self.__name__,)
 
     def __repr__(self) -> str:
         return f"<weft backend {self.__name__}>"

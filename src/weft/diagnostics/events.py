@@ -24,6 +24,7 @@ extern_call     op, stack
 output_code     name, source
 uncompiled      reason (a graph runs operator by operator: aot cannot take it)
 fallback        error, report
+ignored         what, instead (an argument of torch.compile without a counterpart)
 limit           code, reason
 skip            code, reason
 perf            text

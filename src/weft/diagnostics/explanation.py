@@ -118,6 +118,7 @@ class Explanation:
     extern_calls: list[str] = field(default_factory=list)
     uncompiled: list[str] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
+    ignored: list[tuple[str, str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -172,6 +173,7 @@ class Explanation:
                     self.symbols),
             Section("Kernels", ("name", "target", "computes lines"),
                     [(k.name, k.target, ", ".join(k.lines)) for k in self.kernels]),
+            Section("Without effect", ("argument of torch.compile", "instead"), self.ignored),
             Section("Time", ("stage", "seconds"), [(n, f"{s:.3f}") for n, s in times]),
         ]
         return [section for section in sections if section.rows]
@@ -258,5 +260,6 @@ _TAKE: Final[dict[str, Callable[[Explanation, dict[str, Any]], None]]] = {
     "extern_call": lambda e, fields: e.extern_calls.append(str(fields.get("op", ""))),
     "uncompiled": lambda e, fields: e.uncompiled.append(str(fields.get("reason", ""))),
     "fallback": lambda e, fields: e.fallbacks.append(str(fields.get("error", ""))),
+    "ignored": lambda e, fields: e.ignored.append((fields["what"], fields["instead"])),
     "stage_end": _take_stage,
 }
