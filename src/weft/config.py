@@ -258,8 +258,8 @@ def _check(name: str, value: object) -> object:
     if knob.type is tuple and type(value) is list:
         value = tuple(value)
     if type(value) is not knob.type:
-        raise BadValue(
-            f"setting {name!r} takes {knob.type.__name__}, got {value!r}", do=knob.doc)
+        wanted = "a list" if knob.type is tuple else knob.type.__name__
+        raise BadValue(f"setting {name!r} takes {wanted}, got {value!r}", do=knob.doc)
     if knob.type is tuple:
         _check_items(knob, value)
     if knob.type is int and value < 0:  # type: ignore[operator]

@@ -191,6 +191,49 @@ def test_one_that_fails_says_so(strict: bool) -> None:
         _compiled(lambda gm: "done")(torch.randn(5))
 
 
+def test_changed_calls_get_new_metadata() -> None:
+    """Kernels were written for the sizes of what a call was before."""
+    def transposed(gm: GraphModule) -> None:
+        for node in gm.graph.find_nodes(op="call_function", target=aten.relu.default):
+            node.target = aten.t.default
+
+    x = torch.randn(5, 3)
+    compiled = weft.compile(lambda x: x.relu().sin().sum(), options={"passes": [transposed]})
+    torch.testing.assert_close(compiled(x), x.sin().sum())
+
+
+def _calls_torch(gm: GraphModule) -> None:
+    for node in gm.graph.find_nodes(op="call_function", target=aten.sin.default):
+        node.target = torch.sin
+
+
+def _writes(gm: GraphModule) -> None:
+    for node in gm.graph.find_nodes(op="call_function", target=aten.add.Tensor):
+        node.target = aten.add_.Tensor
+
+
+def _sums(gm: GraphModule) -> None:
+    for node in gm.graph.find_nodes(op="call_function", target=aten.sin.default):
+        node.target = aten.sum.default
+
+
+def _two_sizes(gm: GraphModule) -> None:
+    for node in gm.graph.find_nodes(op="call_function", target=aten.add.Tensor):
+        node.args = (node.args[0], gm.graph.find_nodes(op="placeholder")[0])
+        with gm.graph.inserting_before(node):
+            short = gm.graph.call_function(aten.slice.Tensor, (node.args[1], 0, 0, 2))
+        node.args = (node.args[0], short)
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (_calls_torch, "no operator overload"), (_writes, "writes its arguments"),
+    (_sums, r"float32\[5\] on cpu became float32\[\]"), (_two_sizes, "left a graph")])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_graph_that_breaks_a_rule_is_refused(wrong: Any, message: str, strict: bool) -> None:
+    with config.patch(strict=strict), pytest.raises(PassError, match=message):
+        _compiled(wrong)(torch.randn(5))
+
+
 def test_names_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     from weft.config import _from_environment
 

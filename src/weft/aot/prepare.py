@@ -16,7 +16,7 @@ from torch.fx import Graph
 from weft.aot import graph as aten_graph
 from weft.aot import standard_passes  # noqa: F401  (registers them)
 from weft.aot.graph import AtenGraph
-from weft.aot.rewrites.new_nodes import complete_metadata
+from weft.aot.rewrites.new_nodes import PassOfUser
 from weft.config import config
 from weft.diagnostics import events
 from weft.graph_call import GraphCall
@@ -57,4 +57,4 @@ def finish(
 def _after(stage: Stage, gm: AtenGraph) -> AtenGraph:
     """An ATen graph after the passes of a stage."""
     check = aten_graph.verify if config.strict else None
-    return run_stage(stage, gm, complete=complete_metadata, verify=check)
+    return run_stage(stage, gm, watch=lambda gm: PassOfUser(gm).complete, verify=check)

@@ -235,12 +235,13 @@ def _sort(earlier: dict[str, set[str]]) -> list[str]:
 
 def run_stage(
     stage: Stage, gm: GraphModule, *, verify: Callable[[GraphModule], None] | None = None,
-    complete: Callable[[GraphModule], None] | None = None,
+    watch: Callable[[GraphModule], Callable[[GraphModule, str], None]] | None = None,
 ) -> GraphModule:
     """Apply the passes of a stage to a graph.
 
-    Each change is an event with the graph before and after. `complete` adds to a graph what a
-    user's pass did not say of new nodes; `verify` raises if a changed graph breaks a rule.
+    Each change is an event with the graph before and after. `watch` looks at a graph before a
+    user's pass, and gives what completes and checks it after the pass of that name; `verify` raises
+    if a changed graph breaks a rule.
     """
     watched = events.watched()
     remarks = _nothing_noted if stage == "captured" else _marks
@@ -248,6 +249,7 @@ def run_stage(
     for p in passes_of(stage):
         if not p.when(graph_facts(gm)):
             continue
+        complete = None if watch is None or p.is_standard else watch(gm)
         result = p(gm)
         if not result.modified:
             continue
@@ -255,8 +257,8 @@ def run_stage(
             gm = _with_facts(result.graph_module, graph_facts(gm))
         else:
             _take_over(gm, result.graph_module.graph, p.name)
-        if complete is not None and not p.is_standard:
-            complete(gm)
+        if complete is not None:
+            complete(gm, p.name)
         if watched:
             before, text = text, graph_text(gm, remarks)
             if before != text:
