@@ -73,11 +73,6 @@ def _guess(size: IntExpr, guess: int) -> IntExpr:
     return subs(plain, dict.fromkeys(symbols(plain), guess))
 
 
-def contiguous_strides(shape: Sequence[IntExpr]) -> Shape:
-    """Row-major strides."""
-    return row_major(shape)
-
-
 @final
 class Emitter(KernelBuilder):
     """A kernel builder that knows which buffers are computed at the same point of the same kernel.
@@ -272,7 +267,7 @@ def _realize_view(lazy: Lazy) -> Strided | None:
         base: Strided = lazy.base.impl
     else:
         shape = lazy.base.shape
-        if lazy.view.strided(shape, lazy.base.layout or contiguous_strides(shape), 0) is None:
+        if lazy.view.strided(shape, lazy.base.layout or row_major(shape), 0) is None:
             return None  # realising the base would not help
         base = lazy.base.realize()
     moved = lazy.view.strided(base.shape, base.strides, base.offset)

@@ -564,6 +564,12 @@ def is_row_major(tensor: torch.Tensor) -> bool:
     return decided is True
 
 
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether images, or volumes, have their channels next to each other and are not row-major."""
+    form = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    return tensor.is_contiguous(memory_format=form) and not tensor.is_contiguous()
+
+
 def float_of(number: float | torch.SymFloat) -> FloatValue:
     """The float expression of a Python or symbolic float; equal symbols are merged."""
     if isinstance(number, float):

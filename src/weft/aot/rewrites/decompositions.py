@@ -20,6 +20,7 @@ import torch
 
 from weft._torch import OpOverload, decomposition_table
 from weft.registrar import registrar
+from weft.shapes.symnode import is_channels_last
 
 aten = torch.ops.aten
 
@@ -196,7 +197,7 @@ def _resampled_by_library(packet: Any, *, shrinking: bool) -> None:
     def formula_of(op: OpOverload) -> None:
         @decomposition(op)
         def formula(x: Any, size: Any, align: bool, *scales: Any) -> Any:
-            if x.device.type == "cpu" and not _is_channels_last(x):
+            if x.device.type == "cpu" and not is_channels_last(x):
                 sizes = size or [n * scale for n, scale in zip(x.shape[2:], scales[0], strict=True)]
                 known = shrinking and all(type(n) in (int, float) for n in (*x.shape[2:], *sizes))
                 if not known or math.prod(x.shape[2:]) < _SHRUNK * math.prod(sizes):
@@ -205,11 +206,6 @@ def _resampled_by_library(packet: Any, *, shrinking: bool) -> None:
 
     formula_of(packet.default)
     formula_of(packet.vec)
-
-
-def _is_channels_last(x: Any) -> bool:
-    layout = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
-    return bool(x.is_contiguous(memory_format=layout) and not x.is_contiguous())
 
 
 _SHRUNK: Final = 5

@@ -29,6 +29,7 @@ from weft.aot.tracing.functionalize import Functionalizer
 from weft.aot.tracing.record import Recorder
 from weft.aot.views import Unsupported, restride
 from weft.passes.node_key import exact_key
+from weft.shapes.algebra.layout import has_strides
 from weft.shapes.fakes.without_sympy import without_sympy
 from weft.shapes.graph_facts import aten_facts, graph_facts
 from weft.shapes.graph_nodes import add_node
@@ -217,7 +218,8 @@ def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
     if node.op == "placeholder":
         node = recorder.emit(torch.ops.aten.clone.default, node)
     node = restride(recorder.emit, node, expected.stride())
-    if not _same_strides(node.meta["val"], expected):
+    value = node.meta["val"]
+    if not has_strides(value.size(), value.stride(), expected.stride(), certainly_equal):
         raise Unsupported("a decomposition with a result of other strides than its operator")
     return node
 
@@ -225,14 +227,6 @@ def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
 def _is_wider(a: torch.dtype, b: torch.dtype) -> bool:
     return a.is_floating_point and b.is_floating_point and a.itemsize > b.itemsize
 
-
-def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether elements are laid out alike; strides of dimensions of size 1 do not matter."""
-    sizes, strides = a.size(), zip(a.stride(), b.stride(), strict=True)
-    return any(certainly_equal(n, 0) for n in sizes) or all(
-        certainly_equal(s, t) or certainly_equal(n, 1)
-        for n, (s, t) in zip(sizes, strides, strict=True)
-    )
 
 
 def _replace_items(node: Node, values: list[Node | None]) -> None:

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from weft.codegen.values import Buffer, Shape, Strided, contiguous_strides
+from weft.codegen.values import Buffer, Shape, Strided
 from weft.runtime import tensor_calls
 from weft.runtime.tensor_calls import Layout
 from weft.shapes.algebra.expr import IntExpr
+from weft.shapes.algebra.layout import row_major
 from weft.shapes.algebra.printing import python_text
 from weft.shapes.asserts import Asserts
 
@@ -75,7 +76,7 @@ def layout_of(shape: Shape, strides: Shape, offset: IntExpr) -> tuple[Layout, li
 
     Row-major strides that would have to be computed are left to the call.
     """
-    follow = strides == contiguous_strides(shape) and not all(isinstance(n, int) for n in strides)
+    follow = strides == row_major(shape) and not all(isinstance(n, int) for n in strides)
     steps = () if follow else strides
     unknown = [python_text(n) for n in (*shape, *steps, offset) if not isinstance(n, int)]
     start = offset if isinstance(offset, int) else None

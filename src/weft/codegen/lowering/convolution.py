@@ -29,9 +29,10 @@ from weft.codegen.lowering.registry import (
     in_channels_last,
     lowering,
 )
-from weft.codegen.values import ExternCall, Shape, Strided, Value, contiguous_strides
+from weft.codegen.values import ExternCall, Shape, Strided, Value
 from weft.runtime.gemm_speed import onednn_linear
 from weft.runtime.image_speed import MIN_PRODUCTS, is_mostly_weight, product_is_faster
+from weft.shapes.algebra.layout import channels_last, row_major
 from weft.shapes.symnode import hint
 
 aten = torch.ops.aten
@@ -96,9 +97,9 @@ def convolution(
         return _as_product(cx, channels_last_copy(cx, x), weight, bias)
     images = _count(x.shape) + _count(cx.shape)
     if is_mostly_weight(weight.shape, images) and not in_channels_last(weight):
-        cx.layouts[0] = contiguous_strides(cx.shape)
+        cx.layouts[0] = row_major(cx.shape)
         return _library_call(cx, _row_major_copy(cx, x), weight, bias, options)
-    cx.layouts[0] = channels_last_strides(cx.shape)
+    cx.layouts[0] = channels_last(cx.shape)
     return _library_call(cx, channels_last_copy(cx, x), weight, bias, options)
 
 
@@ -146,7 +147,7 @@ def _as_product(cx: LoweringContext, x: Value, weight: Value, bias: Value | None
     call.outputs.append(buffer)
     cx.graph.record(call)
     cx.graph.extern_ops.append(str(cx.target))
-    return Value(cx.shape, cx.dtype, Strided(buffer, cx.shape, channels_last_strides(cx.shape), 0),
+    return Value(cx.shape, cx.dtype, Strided(buffer, cx.shape, channels_last(cx.shape), 0),
                  cx.device, cx.graph)
 
 
@@ -180,20 +181,14 @@ def _count(shape: Shape) -> int:
     return total
 
 
-def channels_last_strides(shape: Shape) -> Shape:
-    """The strides of an NCHW tensor with NHWC memory."""
-    _, channels, height, width = shape
-    return (height * width * channels, 1, width * channels, channels)
-
-
 def channels_last_copy(cx: LoweringContext, x: Value) -> Value:
     """`x` in channels-last memory: itself if it has that layout or is not in memory yet, else a
     copy."""
-    return x if in_channels_last(x) else _copy(cx, x, channels_last_strides(x.shape))
+    return x if in_channels_last(x) else _copy(cx, x, channels_last(x.shape))
 
 
 def _row_major_copy(cx: LoweringContext, x: Value) -> Value:
-    wanted = contiguous_strides(x.shape)
+    wanted = row_major(x.shape)
     placed = isinstance(x.impl, Strided) and x.impl.strides == wanted
     return x if placed else _copy(cx, x, wanted)
 

@@ -48,7 +48,6 @@ from weft.codegen.values import (
     Shape,
     Strided,
     Value,
-    contiguous_strides,
     strided_index,
 )
 from weft.runtime.strided_views import laid_out
@@ -56,6 +55,7 @@ from weft.shapes.algebra.bounds import lower_bound
 from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols
+from weft.shapes.algebra.layout import has_strides, permuted_row_major, row_major
 from weft.shapes.asserts import binds
 from weft.shapes.graph_facts import aten_facts, graph_facts
 from weft.shapes.guard import ShapeGuard
@@ -281,7 +281,7 @@ class GraphLowering:
             value.layout = dense_layout(value.shape, strides)
         placed = value.realize()
         taken = placed.buffer in self._returned  # two outputs never share memory
-        if not taken and _same_strides(placed.shape, placed.strides, strides):
+        if not taken and has_strides(placed.shape, placed.strides, strides):
             if placed.strides == strides:
                 return value
             same = Strided(placed.buffer, value.shape, strides, placed.offset)
@@ -329,7 +329,7 @@ class GraphLowering:
     def new_extern_buffer(self, cx: LoweringContext, position: int, call: ExternCall) -> Buffer:
         """Memory that an ATen call returns."""
         shape = cx.shapes[position]
-        strides = cx.layouts[position] or contiguous_strides(shape)
+        strides = cx.layouts[position] or row_major(shape)
         buffer = self.new_buffer(cx.dtypes[position], shape, strides, cx.device)
         buffer.definition = call
         return buffer
@@ -371,7 +371,7 @@ class GraphLowering:
     def materialize(self, value: Value) -> Strided:
         """A buffer defined by a value's formula."""
         shape = value.shape
-        strides = value.layout or contiguous_strides(shape)
+        strides = value.layout or row_major(shape)
         buffer = self.new_buffer(value.dtype, shape, strides, value.device)
         definition = Computed(
             buffer, shape, value.impl.at, _affine_store(strides), origins=value.origins
@@ -546,15 +546,7 @@ def to_shape(sizes: Sequence[Any]) -> Shape:
 
 def dense_layout(shape: Shape, strides: Shape) -> Shape | None:
     """`strides` if they are a permutation of row-major ones (no gaps, no overlap), else None."""
-    step: IntExpr = 1
-    left = [d for d, n in enumerate(shape) if n != 1]
-    while left:
-        inner = next((d for d in reversed(left) if strides[d] is step or strides[d] == step), None)
-        if inner is None:
-            return None
-        step = step * shape[inner]
-        left.remove(inner)
-    return strides
+    return strides if permuted_row_major(shape, strides) else None
 
 
 def _same_form(placed: Strided, target: Buffer) -> bool:
@@ -565,13 +557,6 @@ def _same_form(placed: Strided, target: Buffer) -> bool:
         and placed.offset == 0
         and (placed.shape, buffer.shape) == (target.shape, target.shape)
         and (buffer.dtype, buffer.device) == (target.dtype, target.device)
-        and _same_strides(buffer.shape, placed.strides, buffer.strides)
-        and _same_strides(buffer.shape, buffer.strides, target.strides)
+        and has_strides(buffer.shape, placed.strides, buffer.strides)
+        and has_strides(buffer.shape, buffer.strides, target.strides)
     )
-
-
-def _same_strides(shape: Shape, have: Shape, want: Shape) -> bool:
-    return all(
-        (isinstance(n, int) and n <= 1) or a is b or a == b
-        for n, a, b in zip(shape, have, want, strict=True)
-    ) or any(n == 0 for n in shape)

@@ -16,7 +16,8 @@ import torch
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.onednn import needs_copy
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
-from weft.codegen.values import Value, contiguous_strides
+from weft.codegen.values import Value
+from weft.shapes.algebra.layout import row_major
 
 aten = torch.ops.aten
 
@@ -27,7 +28,7 @@ def matrix_product(cx: LoweringContext, *operands: Value, **keywords: Any) -> Va
     left, right = operands[-2:]
     if keywords or not needs_copy(left.realize(), right.realize()):
         raise NotLowered
-    copy = cx.lazy(left.shape, left.dtype, left.at, 0, 1, contiguous_strides(left.shape))
+    copy = cx.lazy(left.shape, left.dtype, left.at, 0, 1, row_major(left.shape))
     cx.graph.extern_ops.append(str(cx.target))
     [result] = call_aten(cx, (*operands[:-2], copy, right), {}, [0], False)
     assert result is not None

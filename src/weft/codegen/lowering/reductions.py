@@ -34,17 +34,9 @@ from weft.codegen.lowering.terms import (
     where,
 )
 from weft.codegen.lowering.views import normalize_dim, reshaped
-from weft.codegen.values import (
-    Computed,
-    Emitter,
-    Formula,
-    Index,
-    Lazy,
-    Shape,
-    Value,
-    contiguous_strides,
-)
+from weft.codegen.values import Computed, Emitter, Formula, Index, Lazy, Shape, Value
 from weft.shapes.algebra.expr import IntExpr
+from weft.shapes.algebra.layout import row_major
 
 aten = torch.ops.aten
 
@@ -141,7 +133,7 @@ def _reduction_loop(
     dtype: torch.dtype, formula: Formula, finish: Body | None,
 ) -> Value:
     """A buffer defined by a loop over the reduced dimensions of `x`."""
-    buffer = cx.graph.new_buffer(dtype, shape, contiguous_strides(shape), cx.device)
+    buffer = cx.graph.new_buffer(dtype, shape, row_major(shape), cx.device)
     kept = [d for d in range(len(x.shape)) if d not in dims]
 
     def store(em: Emitter, index: Index) -> IntExpr:

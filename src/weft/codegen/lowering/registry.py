@@ -26,6 +26,7 @@ from weft.shapes.algebra.bounds import is_nonnegative
 from weft.shapes.algebra.expr import Expr, IntExpr, maximum, minimum
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS
+from weft.shapes.algebra.layout import channels_last
 from weft.shapes.algebra.relation import ge
 
 Lowering: TypeAlias = Callable[..., Any]
@@ -70,10 +71,8 @@ def is_channels_last(shape: Shape, strides: Shape | None) -> bool:
     """Whether these are the strides of an NCHW tensor with NHWC memory."""
     if strides is None or len(shape) != 4:
         return False
-    _, channels, height, width = shape
-    wanted = (height * width * channels, 1, width * channels, channels)
-    pairs = zip(shape, strides, wanted, strict=True)
-    return all(n == 1 or a == b for n, a, b in pairs)
+    pairs = zip(shape, strides, channels_last(shape), strict=True)
+    return all(n == 1 or have == wanted for n, have, wanted in pairs)
 
 
 def _layout_of_images(operands: Sequence[Any], shape: Shape) -> Shape | None:

@@ -15,7 +15,8 @@ import torch
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Permute, normalize_dim
-from weft.codegen.values import Value, contiguous_strides
+from weft.codegen.values import Value
+from weft.shapes.algebra.layout import row_major
 
 aten = torch.ops.aten
 
@@ -42,7 +43,7 @@ def scan(cx: LoweringContext, x: Value, dim: int, **keywords: Any) -> Value | li
     rows = cx.lazy(shape, x.dtype, turned.at, 1, 1)
     count = len(cx.shapes)
     inner = LoweringContext(
-        cx.graph, cx.target, [shape] * count, cx.dtypes, [contiguous_strides(shape)] * count,
+        cx.graph, cx.target, [shape] * count, cx.dtypes, [row_major(shape)] * count,
         cx.device, cx.origins,
     )
     scanned = call_aten(inner, (rows, rank - 1), keywords, list(range(count)), count > 1)

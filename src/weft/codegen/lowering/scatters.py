@@ -23,17 +23,9 @@ from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.terms import apply, maximum
 from weft.codegen.lowering.views import normalize_dim
 from weft.codegen.targets import COMBINES
-from weft.codegen.values import (
-    Computed,
-    Emitter,
-    Formula,
-    Index,
-    Shape,
-    Value,
-    contiguous_strides,
-    strided_index,
-)
+from weft.codegen.values import Computed, Emitter, Formula, Index, Shape, Value, strided_index
 from weft.shapes.algebra.expr import IntExpr
+from weft.shapes.algebra.layout import row_major
 
 aten = torch.ops.aten
 
@@ -50,7 +42,7 @@ def _combine_at(
 ) -> Value:
     """`x` with the formula's values, one for each point of `dims`, combined with the elements at
     their places (mode "assign": in place of them)."""
-    scalar, layout = x.scalar, cx.layouts[0] or contiguous_strides(cx.shape)
+    scalar, layout = x.scalar, cx.layouts[0] or row_major(cx.shape)
     base = cx.lazy(cx.shape, cx.dtype, cx.share(x).at, layout=layout).realize().buffer
     buffer = cx.graph.new_buffer(cx.dtype, cx.shape, layout, cx.device)
     value: Value = cx.graph.define(Computed(

@@ -35,8 +35,9 @@ from weft.codegen.lowering.registry import Body, LoweringContext, lowering
 from weft.codegen.lowering.terms import Term, fma, maximum, same, sqrt, square
 from weft.codegen.lowering.views import Permute, reshaped
 from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS, wanted_pieces
-from weft.codegen.values import Shape, Strided, Value, contiguous_strides
+from weft.codegen.values import Shape, Strided, Value
 from weft.shapes.algebra.expr import Expr, IntExpr
+from weft.shapes.algebra.layout import row_major
 
 aten = torch.ops.aten
 
@@ -142,7 +143,7 @@ def _nearest_divisor(size: int, wanted: float) -> int:
 def _lie_side_by_side(x: Value, dims: Sequence[int]) -> bool:
     """Whether neighbours in memory belong to different rows."""
     layout = x.impl.strides if isinstance(x.impl, Strided) else x.layout
-    strides = contiguous_strides(x.shape) if layout is None else layout
+    strides = row_major(x.shape) if layout is None else layout
     return any(strides[d] == 1 and x.shape[d] != 1 for d in range(len(strides)) if d not in dims)
 
 

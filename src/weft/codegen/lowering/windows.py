@@ -21,7 +21,6 @@ import torch
 
 from weft.codegen.ir.dtypes import DType, to_torch
 from weft.codegen.ir.loop_ir import Node
-from weft.codegen.lowering.convolution import channels_last_strides
 from weft.codegen.lowering.indexing import whole_factors
 from weft.codegen.lowering.registry import (
     LoweringContext,
@@ -30,16 +29,9 @@ from weft.codegen.lowering.registry import (
     lowering,
 )
 from weft.codegen.lowering.views import flatten_index
-from weft.codegen.values import (
-    Computed,
-    Emitter,
-    Index,
-    Shape,
-    Value,
-    contiguous_strides,
-    strided_index,
-)
+from weft.codegen.values import Computed, Emitter, Index, Shape, Value, strided_index
 from weft.shapes.algebra.expr import IntExpr
+from weft.shapes.algebra.layout import channels_last, row_major
 
 aten = torch.ops.aten
 
@@ -455,7 +447,7 @@ class Windows:
     ) -> Value:
         """Loops over the elements of each window: a reduction of a formula of points and taps."""
         shape, points = cx.shape, len(cx.shape)
-        strides = cx.layouts[0] or contiguous_strides(shape)
+        strides = cx.layouts[0] or row_major(shape)
         buffer = cx.graph.new_buffer(to_torch(dtype), shape, strides, cx.device)
 
         def element(em: Emitter, index: Index) -> Node:
@@ -500,7 +492,7 @@ def _windows(
     if not x.dtype.is_floating_point or not (windows.is_small or cx.device.type == "cpu"):
         raise NotLowered("a call of ATen's pooling")
     if rank == 2 and cx.graph.channels_last and in_channels_last(x):
-        cx.layouts[:] = [channels_last_strides(shape) for shape in cx.shapes]  # as ATen has it
+        cx.layouts[:] = [channels_last(shape) for shape in cx.shapes]  # as ATen has it
     return windows
 
 

@@ -22,6 +22,12 @@ from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.algebra.relation import Condition, and_, eq, or_
 
 Sizes = Sequence[IntExpr]
+
+def eq_known(left: Any, right: Any) -> bool:
+    """Whether two sizes are the same expression or number."""
+    return left is right or bool(left == right)
+
+
 Hint = Callable[[IntExpr], int]
 """Returns a value in this call."""
 
@@ -45,6 +51,32 @@ def row_major(sizes: Sequence[Any]) -> tuple[Any, ...]:
 def channels_last(sizes: Sequence[Any]) -> tuple[Any, ...]:
     """Strides of an image (batch, channels, pixels) whose channels lie next to each other."""
     return dense_strides(sizes, (1, *range(len(sizes) - 1, 1, -1), 0))
+
+
+def has_strides(sizes: Sequence[Any], strides: Sequence[Any], wanted: Sequence[Any],
+                same: Callable[[Any, Any], bool] = eq_known) -> bool:
+    """Whether elements are laid out as with the wanted strides; those of dimensions of one element,
+    and of tensors without elements, do not matter.
+
+        >>> has_strides((1, 8), (5, 1), (8, 1))
+        True
+    """
+    return any(same(n, 0) for n in sizes) or all(
+        same(stride, want) or same(n, 1)
+        for n, stride, want in zip(sizes, strides, wanted, strict=True))
+
+
+def permuted_row_major(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether the strides are those of row-major memory in another order: no gaps, no overlap."""
+    step: Any = 1
+    rest = [d for d, n in enumerate(sizes) if not eq_known(n, 1)]
+    while rest:
+        inner = next((d for d in reversed(rest) if eq_known(strides[d], step)), None)
+        if inner is None:
+            return False
+        step = step * sizes[inner]
+        rest.remove(inner)
+    return True
 
 
 def suggests_channels_last(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:

@@ -19,7 +19,7 @@ from weft.capture.library.functions.functions import rule
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue, operand
 from weft.capture.library.standard import library_polyfills
 from weft.capture.library.tensors.tensor import TensorValue, record
-from weft.shapes.symnode import is_hinted
+from weft.shapes.symnode import is_channels_last, is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -151,15 +151,10 @@ def _of_images(function: Any) -> None:
         source = args[0] if args else None
         if isinstance(source, TensorValue) and isinstance(image, TensorValue):
             x = source.example
-            if x.device.type == "cpu" and x.dim() == 4 and _is_channels_last(x):
+            if x.device.type == "cpu" and x.dim() == 4 and is_channels_last(x):
                 form: Kwargs = {"memory_format": constant(torch.channels_last)}
                 return record(tx, "contiguous", [image], form)
         return image
-
-
-def _is_channels_last(x: torch.Tensor) -> bool:
-    form = torch.channels_last
-    return x.is_contiguous(memory_format=form) and not x.is_contiguous()
 
 
 @rule(torch.fused_moving_avg_obs_fake_quant)
