@@ -63,7 +63,7 @@ from torch._C import _DisableTorchDispatch as no_dispatch
 from torch._C import _enter_dual_level as enter_dual_level
 from torch._C import _exit_dual_level as exit_dual_level
 
-# capture.state, capture.handlers: the module of torch.func's C functions.
+# capture.core.state, capture.library: the module of torch.func's C functions.
 from torch._C import _functorch as functorch
 
 # shapes.fakes: the node of a known bool, which nodes of ragged sizes give.
@@ -181,7 +181,7 @@ from torch.nested._internal.nested_tensor import _nt_view_dummy as nested_dummy
 # module, capture: whether nn.Module calls run hooks registered for all modules.
 from torch.nn.modules.module import _has_any_global_hook
 
-# capture.handlers: pytree's functions and registries, recognised and run by capture.
+# capture.library: pytree's functions and registries, recognised and run by capture.
 from torch.utils import _pytree as pytree
 
 # aot: per-operator dispatch beneath autograd; a region without any such mode.

@@ -14,7 +14,7 @@ from tests.bytecode.programs import LOG, PROGRAMS
 from tests.bytecode.snapshot import Prefix, stack_kinds
 
 bytecode = load("bytecode")
-continuation = load("replacement.continuation")
+continuation = load("bytecode.continuation")
 liveness = load("bytecode.liveness")
 
 TABLE = bytecode.TABLE

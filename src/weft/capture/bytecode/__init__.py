@@ -12,11 +12,11 @@ differences between Python versions. Nothing here needs torch::
 
 from __future__ import annotations
 
-from weft.capture.bytecode.assemble import assemble
-from weft.capture.bytecode.disassemble import disassemble, slot_names
-from weft.capture.bytecode.instruction import Bytecode, ExceptionEntry, Instruction, Positions
-from weft.capture.bytecode.percode import PerCode
-from weft.capture.bytecode.tables import TABLE
+from .assemble import assemble
+from .disassemble import disassemble, slot_names
+from .instruction import Bytecode, ExceptionEntry, Instruction, Positions
+from .percode import PerCode
+from .tables import TABLE
 
 __all__ = [
     "TABLE", "Bytecode", "ExceptionEntry", "Instruction", "PerCode", "Positions", "assemble",

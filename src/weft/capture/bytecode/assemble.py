@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
-from weft.capture.bytecode.instruction import ExceptionEntry, Instruction
-from weft.capture.bytecode.locations import encode_locations
-from weft.capture.bytecode.stacksize import stack_size
-from weft.capture.bytecode.tables import BACKWARD, CACHES, EXTENDED_ARG, KIND, OPMAP, OPNAME, TABLE
+from .instruction import ExceptionEntry, Instruction
+from .locations import encode_locations
+from .stacksize import stack_size
+from .tables import BACKWARD, CACHES, EXTENDED_ARG, KIND, OPMAP, OPNAME, TABLE
 
 
 def assemble(

@@ -27,14 +27,14 @@ from dataclasses import dataclass, replace
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final, final
 
-from weft.capture.bytecode.assemble import assemble
-from weft.capture.bytecode.disassemble import disassemble, slot_names
-from weft.capture.bytecode.instruction import Bytecode, ExceptionEntry, Instruction, Positions
-from weft.capture.bytecode.liveness import live_locals, needed_cells
-from weft.capture.bytecode.percode import PerCode
-from weft.capture.bytecode.stacksize import stack_depths
-from weft.capture.bytecode.tables import KIND, OPMAP, SLOT, SLOT_PAIR
-from weft.capture.bytecode.version import TERMINATORS
+from .assemble import assemble
+from .disassemble import disassemble, slot_names
+from .instruction import Bytecode, ExceptionEntry, Instruction, Positions
+from .liveness import live_locals, needed_cells
+from .percode import PerCode
+from .stacksize import stack_depths
+from .tables import KIND, OPMAP, SLOT, SLOT_PAIR
+from .version import TERMINATORS
 
 #: The kinds of stack item, one letter each in `resume_function(stack=...)`.
 VALUE: Final = "v"

@@ -6,15 +6,15 @@ import opcode
 from types import CodeType
 from typing import Any
 
-from weft.capture.bytecode.instruction import (
+from .instruction import (
     NO_POSITIONS,
     Bytecode,
     ExceptionEntry,
     Instruction,
     Positions,
 )
-from weft.capture.bytecode.percode import PerCode
-from weft.capture.bytecode.tables import (
+from .percode import PerCode
+from .tables import (
     BACKWARD,
     CACHES,
     EXTENDED_ARG,

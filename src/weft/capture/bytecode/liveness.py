@@ -14,11 +14,11 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Final
 
-from weft.capture.bytecode.disassemble import disassemble, slot_names
-from weft.capture.bytecode.instruction import Bytecode, Instruction
-from weft.capture.bytecode.percode import PerCode
-from weft.capture.bytecode.tables import KIND, SLOT, SLOT_PAIR, TABLE
-from weft.capture.bytecode.version import TERMINATORS
+from .disassemble import disassemble, slot_names
+from .instruction import Bytecode, Instruction
+from .percode import PerCode
+from .tables import KIND, SLOT, SLOT_PAIR, TABLE
+from .version import TERMINATORS
 
 #: Functions whose use means that the frame's variables may be read by name.
 _FRAME_READERS = frozenset({"_getframe", "currentframe", "dir", "eval", "exec", "locals", "vars"})

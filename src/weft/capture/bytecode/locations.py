@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from weft.capture.bytecode.instruction import Instruction, Positions
-from weft.capture.bytecode.tables import TABLE
+from .instruction import Instruction, Positions
+from .tables import TABLE
 
 _SHORT_COLUMNS, _SHORT_WIDTH = 80, 16
 _ONE_LINE, _NO_COLUMNS, _LONG, _NONE = 10, 13, 14, 15

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dis import stack_effect
 from opcode import HAVE_ARGUMENT
 
-from weft.capture.bytecode.instruction import ExceptionEntry, Instruction
-from weft.capture.bytecode.tables import OPMAP
-from weft.capture.bytecode.version import TERMINATORS
+from .instruction import ExceptionEntry, Instruction
+from .tables import OPMAP
+from .version import TERMINATORS
 
 _HAS_ARGUMENT = {op for op in OPMAP.values() if op >= HAVE_ARGUMENT}
 _RETURN_GENERATOR = OPMAP["RETURN_GENERATOR"]

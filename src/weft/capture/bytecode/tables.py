@@ -10,7 +10,7 @@ import opcode
 import sys
 from collections.abc import Iterable, Mapping
 
-from weft.capture.bytecode.version import TABLES, VersionTable
+from .version import TABLES, VersionTable
 
 _BY_VERSION = {table.version: table for table in TABLES}
 
