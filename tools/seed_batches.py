@@ -11,6 +11,7 @@ seed that crashes or hangs is known: it is reported, and a new process goes on b
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from typing import Final, final
 Tried = Callable[[int, argparse.Namespace, "Counter[str]"], str]
 """Tries a seed: says what differs, or nothing, and counts what happened in the tally."""
 
-_OWN_OPTIONS: Final = ("seeds", "jobs", "batch", "limit", "worker")
+_OWN_OPTIONS: Final = ("seeds", "jobs", "batch", "worker")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -33,7 +34,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     options.add_argument("--seeds", default="0:100", help="first:end")
     options.add_argument("--jobs", type=int, default=1, help="processes at a time")
     options.add_argument("--batch", type=int, default=25, help="seeds of a process")
-    options.add_argument("--limit", type=float, default=300, help="seconds for a seed")
+    options.add_argument("--limit", type=float, default=120,
+                         help="seconds for a seed: one that takes longer hangs")
     options.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return options
 
@@ -80,6 +82,7 @@ class _Result:
 
 def _work(seeds: range, options: argparse.Namespace, tried: Tried) -> int:
     for seed in seeds:
+        faulthandler.dump_traceback_later(0.9 * options.limit)  # where it hangs
         tally = Counter[str]()
         problem = tried(seed, options, tally)
         print(json.dumps([seed, problem, tally]), flush=True)
@@ -117,7 +120,8 @@ def _run_until_it_ends(command: list[str], seeds: range, limit: float) -> list[_
     reader.join()
     if len(results) < len(seeds):
         outcome = "is too late" if late else "crashes"
-        problem = f"status {status}; " + "".join(errors)[-300:].strip()
+        shown = errors[:20] if late else errors[-4:]
+        problem = f"status {status}; " + "".join(shown).strip()
         results.append(_Result(seeds[len(results)], outcome, problem))
     return results
 

@@ -299,3 +299,9 @@ s.w.data.add_(1)
 s.seen.add(k.item())
 x = x + F.one_hot(s.n[: 0 if k > 4 else 3] % 3, {classes}).sum()
 """, backend, n_calls=4)
+
+
+@pytest.mark.parametrize("read", ["s.c.real.add_(1)", "s.m.T.mul_(2)", "s.w.data.add_(1)"])
+def test_attributes_behind_writes_that_autograd_sees(read: str) -> None:
+    """They were thought to be able to raise: no graph would do, and capture never ended."""
+    _compare(f"s.h[1] = x[0]\n{read}\nx = x + s.v[k.item()]", "eager", n_calls=4)

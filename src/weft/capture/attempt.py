@@ -38,6 +38,7 @@ from weft.capture.core.stops import BreakHere
 from weft.capture.interpreter import SymbolicInterpreter
 from weft.capture.library.numbers.data_numbers import note_checks
 from weft.capture.library.numbers.symbolic_numbers import number_node
+from weft.capture.library.optimizers.early_state import take_back_unreached
 from weft.capture.library.tensors.device_modes import enter_devices
 from weft.capture.library.tensors.known_data import rely_on
 from weft.capture.replacement.break_operations import can_translate
@@ -125,6 +126,10 @@ class Attempt:
         self._tried.append(tx)
         enter_devices(tx, self.devices)
         return tx
+
+    def settle(self, last: SymbolicInterpreter) -> None:
+        """Take back what the interpretations before the last one did to the program's objects."""
+        take_back_unreached(last, self._tried)
 
     def forget(self) -> None:
         """Drop the references to the program's objects."""

@@ -52,6 +52,7 @@ from weft.capture.guards.recompiles import (
 from weft.capture.guards.self_check import fits, require_fit
 from weft.capture.guards.shape_guards import add_shape_guards
 from weft.capture.interpreter import SymbolicInterpreter
+from weft.capture.library.optimizers.early_state import take_back_states
 from weft.capture.library.tensors.device_modes import modes_set_aside, only_devices, without_modes
 from weft.capture.library.tensors.input_tests import add_input_tests
 from weft.capture.replacement.checkpointing import runs_checkpoint
@@ -216,6 +217,7 @@ class FrameCompiler:
         except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
             self.on_error(error, during="capture", what=code.co_qualname)
             self._note_skip(code, always=False)
+        take_back_states()
         return None
 
     def _leave_disabled(self, compiled: Any, function: types.FunctionType) -> None:
@@ -341,6 +343,8 @@ class FrameCompiler:
             try:
                 return self._build_entry(attempt, modes, outermost=outermost)
             except IrreversibleGraph:
+                if policy.ends_before_refusals:  # and it did not help
+                    raise SkipFrame("a graph that may fail writes what cannot be undone") from None
                 policy.ends_before_refusals = True
             except BackendError:
                 if policy.all_static or not attempt.symbolic:
@@ -359,6 +363,7 @@ class FrameCompiler:
         """
         code, globals = attempt.state.code, attempt.state.globals
         tx, emit, signal = attempt.interpret()
+        attempt.settle(tx)
         raised = attempt.raised
         if raised is not None:
             self._note_raise(code, raised)

@@ -219,7 +219,7 @@ def is_of_torch(node: fx.Node) -> bool:
     """Whether the node calls a function of PyTorch or Python, not one of the program."""
     home = getattr(node.target, "__module__", None) or ""
     return isinstance(node.target, str) or not home or home.startswith(
-        ("torch", "_operator", "math"))
+        ("torch", "_operator", "builtins", "math"))
 
 
 def nodes_of_subgraphs(node: fx.Node) -> Iterator[fx.Node]:

@@ -44,6 +44,7 @@ from weft.capture.core.ignored_warnings import ignoring
 from weft.capture.core.source import Source
 from weft.capture.core.tracebacks import Place, hide, stand_for
 from weft.capture.library.numbers.symbolic_numbers import condition_of_inputs
+from weft.capture.library.optimizers.early_state import undo_of_states
 from weft.capture.library.random.generators import draw_lines, drawn_from, state_restorer
 from weft.capture.library.standard.locks import GuardsUnderLock, let_go, take, taken_locks
 from weft.capture.library.tensors.device_modes import mode_changes
@@ -297,6 +298,7 @@ class ReplacementEmitter:
         if not checks:
             return []
         undo = [self._release()] if self.locks else []
+        undo += self._states_taken_back()
         undo += ["restore_drawn()"] if self.tx.numbers.draws else []
         signal, report = self.constant(RunEagerly), self.constant(self.on_unexpected)
         lines = []
@@ -337,7 +339,8 @@ class ReplacementEmitter:
         if not lines or self.on_error is None:
             return lines
         lines = _guarded(self._letting_go(lines), "Exception as error", [
-            f"{self.constant(surface)}(error)", "restore_drawn()", self._rerun()])
+            f"{self.constant(surface)}(error)", *self._states_taken_back(), "restore_drawn()",
+            self._rerun()])
         saver = self.constant(state_restorer)
         return [f"restore_drawn = {saver}({', '.join(drawn_from(self))})", *lines]
 
@@ -349,6 +352,11 @@ class ReplacementEmitter:
 
     def _release(self) -> str:
         return f"{self.constant(let_go)}(({', '.join(self.locks)},))"
+
+    def _states_taken_back(self) -> list[str]:
+        """The statement that removes what capture has made ahead of an optimizer's first step."""
+        undo = undo_of_states()
+        return [] if undo is None else [f"{self.constant(undo)}()"]
 
     def _rerun(self) -> str:
         """The statement that lets C run the frame eagerly."""
@@ -365,7 +373,8 @@ class ReplacementEmitter:
             passed_on = ", ".join(map(self.constant, (
                 StopRecomputation, NumericsError, *self.irreversible_errors)))
             lines = _guarded(lines, f"({passed_on})", ["raise"])
-            undo = ["restore_drawn()"] if self.tx.numbers.draws else []
+            undo = self._states_taken_back()
+            undo += ["restore_drawn()"] if self.tx.numbers.draws else []
             kept = random_state_saver(self.tx.builder.graph)
             if kept is not None:
                 lines.insert(0, f"random = {self.constant(kept)}()")

@@ -27,6 +27,7 @@ from weft.capture.core.constant import constant
 from weft.capture.library.containers.sequences import ListValue, TupleValue
 from weft.capture.library.functions.functions import inline, polyfill, rule
 from weft.capture.library.optimizers import gradient_polyfills, polyfills
+from weft.capture.library.optimizers.early_state import note_state, note_step
 from weft.capture.library.tensors.tensor import TensorValue, record
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def _state_made_first(function: types.FunctionType) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if _make_state(tx, function, args, kwargs):
             raise StartOver
+        note_step(tx, args[0].real())
         return inline(tx, function, args, kwargs)
 
 
@@ -95,6 +97,7 @@ def _make_state(tx: Interpreter, function: types.FunctionType, args: Args, kwarg
         return False
     with _gradients_for(group.real()["params"], with_gradient), torch.no_grad():
         function(optimizer, group.real(), *([] for _ in lists))
+    note_state(tx, optimizer, fresh)
     return any(optimizer.state.get(p) for p in fresh)
 
 
