@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
@@ -27,7 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite golden files")
 
 
+hypothesis.settings.register_profile(
+    "weft", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+"""Nothing depends on time: a busy machine is no failure."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("weft")
     torch.set_num_threads(2 if not hasattr(config, "workerinput") else 1)
 
 

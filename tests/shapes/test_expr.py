@@ -73,7 +73,7 @@ def environments(draw: st.DrawFn) -> dict[ex.Expr, int]:
     }
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(PROGRAMS, st.lists(environments(), min_size=3, max_size=3))
 def test_value_bounds_and_text_agree_with_integers(program: object, envs: list) -> None:
     value = run(program, None)
@@ -94,7 +94,7 @@ def test_value_bounds_and_text_agree_with_integers(program: object, envs: list) 
         assert eval(c_text(value).replace("LL", "").replace("/", "//"), helpers, names) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(PROGRAMS, environments())
 def test_linear_split_recombines(program: object, env: dict[ex.Expr, int]) -> None:
     value = run(program, None)
@@ -106,7 +106,7 @@ def test_linear_split_recombines(program: object, env: dict[ex.Expr, int]) -> No
     assert ex.subs(slope * I + rest, env) == ex.subs(value, env)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PROGRAMS)
 def test_a_copy_is_the_same_object(program: object) -> None:
     value = run(program, None)

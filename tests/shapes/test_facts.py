@@ -101,7 +101,7 @@ def source(value: ex.IntExpr | rel.Condition) -> str:
     return str(value) if isinstance(value, int) else python_text(value)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.lists(CHAINED, min_size=1, max_size=6), st.lists(CHAINED, min_size=1, max_size=3),
        st.lists(RICH, max_size=2))
 def test_decisions_hold_wherever_the_facts_hold(learned: list, asked: list, values: list) -> None:
@@ -142,7 +142,7 @@ def test_equalities_joined_by_and_are_kept_in_the_symbols_of_inputs() -> None:
     assert facts.simplify(M) in (M, -K)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(CONDITIONS)
 def test_negation_is_the_complement(condition: rel.Condition) -> None:
     for env in ENVIRONMENTS[::13]:
@@ -173,7 +173,7 @@ def test_consequence_agrees_with_z3(known: object, asked: object) -> None:
     assert solver.check() == z3.unsat
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(ATOMIC, min_size=1, max_size=2), ATOMIC)
 def test_random_decisions_agree_with_z3(learned: list, goal: rel.Condition) -> None:
     solver = z3.Solver()
