@@ -6,6 +6,8 @@
 #   make test TORCH=2.14.1 PYTHON=python3.12
 #                 the same with another PyTorch, in an environment outside of the repository that is
 #                 made once (the registry's build has CUDA: several GB)
+#   make test-integrations
+#                 Trainer, accelerate, peft, diffusers, Lightning with weft in torch.compile's place
 #   make lint     ruff, mypy --strict, import contracts, size budget
 #   make replay   what this commit's sources generate, against AGAINST (HEAD~1): is it the same?
 #   make bench    eager, torch.compile and weft side by side
@@ -31,7 +33,7 @@ REPLAY ?=
 
 SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*/*.c csrc/*/*.h)
 
-.PHONY: build demo test test-quick lint replay bench figures clean
+.PHONY: build demo test test-quick test-integrations lint replay bench figures clean
 
 build: $(BUILT)
 
@@ -56,6 +58,11 @@ test: build
 
 test-quick: build
 	$(PY) -m pytest -n $(JOBS) -m "not slow"
+
+# The libraries are installed here, not by `make test`, which skips these tests.
+test-integrations: build
+	$(BIN)/pip install --quiet -c $(VENV)/constraints.txt -e '.[integrations]' --no-build-isolation
+	$(PY) -m pytest -n $(JOBS) tests/integrations
 
 lint: build
 	$(BIN)/ruff check .

@@ -130,6 +130,15 @@ def control_of(fn: object) -> str | None:
     return name if name and _loaded("decorators").get(name) is fn else None
 
 
+_COMPILERS: Final = frozenset({("torch", "compile"), ("weft.api", "compile")})
+
+
+def is_compiler(fn: FunctionType) -> bool:
+    """Whether it is `torch.compile`, what stands for it (a library's wrapper, `weft.install`), or
+    `weft.compile`."""
+    return (fn.__module__, fn.__qualname__) in _COMPILERS
+
+
 def substitute(fn: object) -> Callable[..., Any] | None:
     """The function that a program set for a C function with `torch.compiler.substitute_in_graph`,
     or None.

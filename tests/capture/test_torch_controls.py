@@ -7,6 +7,7 @@ Python; what is expected is what torch.compile does (measured with backend="eage
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Iterator
@@ -190,11 +191,41 @@ def test_constant_results_of_tensors_are_captured() -> None:
     assert run(lambda x: constant(x * 2) * 10, fullgraph=True) == 20
 
 
-def test_marks_that_stay_are_made_between_the_graphs() -> None:
+@pytest.mark.parametrize("allow", [torch.compiler.allow_in_graph, dynamo.allow_in_graph,
+                                   dynamo.nonstrict_trace])
+def test_functions_allowed_inside_are_operations_as_if_allowed_outside(allow: Mark) -> None:
     function = added()
-    assert run(lambda x: torch.compiler.allow_in_graph(function)(x * 2) * 10) == 10
-    with pytest.raises(weft.errors.GraphBreakError, match="tables"):
-        run(lambda x: dynamo.nonstrict_trace(function)(x), fullgraph=True)
+    assert run(lambda x: allow(function)(x * 2) * 10, fullgraph=True) == 10
+
+
+def test_marks_that_stay_are_made_between_the_graphs() -> None:
+    assert run(lambda x: dynamo.allow_in_graph([torch.sub])[0](x, -1) * 10) == 10
+    with pytest.raises(weft.errors.GraphBreakError, match="allow_in_graph"):
+        run(lambda x: dynamo.allow_in_graph([torch.sub])[0](x, -1), fullgraph=True)
+
+
+COMPILING: dict[str, Callable[..., Any]] = {
+    "torch.compile": lambda f, **settings: torch.compile(f, **settings),
+    "torch.compile()": lambda f, **settings: torch.compile(**settings)(f),
+    "weft.compile": lambda f, **settings: weft.compile(f, **settings),
+}
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {}, {"fullgraph": True}, {"dynamic": True}, {"mode": "max-autotune"}, {"backend": "eager"})
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["", "installed"])
+@pytest.mark.parametrize("way", COMPILING)
+def test_what_is_compiled_inside_is_captured_with_it(way: str, installed: bool) -> None:
+    make, layer, function = COMPILING[way], Layer(), added()
+    for settings in SETTINGS:
+        with weft.install() if installed else contextlib.nullcontext():
+            assert run(lambda x, s=settings: make(function, **s)(x) * 10, fullgraph=True) == 20
+            assert run(lambda x, s=settings: make(layer, **s)(x) * 10, fullgraph=True) == 20
+
+
+def test_mistakes_in_settings_of_what_is_compiled_inside_are_errors() -> None:
+    with pytest.raises(weft.errors.UnknownMode):
+        run(lambda x: weft.compile(add, mode="fastest")(x))
 
 
 def test_the_reason_of_disable_is_told() -> None:

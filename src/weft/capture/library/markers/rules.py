@@ -39,6 +39,7 @@ from weft.capture.library.functions.functions import (
 from weft.capture.library.subgraphs.held_objects import holding, split_arguments
 from weft.capture.library.tensors.context_polyfills import NullContext
 from weft.capture.library.tensors.tensor import record
+from weft.config import MODES
 from weft.markers import is_allowed_in_graph, is_compiling
 from weft.stances import error_mode, error_on_graph_break, set_error_mode, set_stance
 from weft.torch_marks import (
@@ -50,6 +51,7 @@ from weft.torch_marks import (
     control_of,
     counts_modules,
     disabled_text,
+    is_compiler,
     is_disallowed,
     is_leaf,
 )
@@ -170,9 +172,14 @@ MARKED.append(_mark_of)
 
 def _rule_by_id(function: types.FunctionType) -> RuleFunction | None:
     """The rule of a function that a control has noted elsewhere, or that is a control itself."""
-    control = CONTROLS.get(control_of(function) or "")
+    name = control_of(function) or ""
+    if name in _WRAPPING:
+        return functools.partial(_wrapped_now, function)
+    control = CONTROLS.get(name)
     if control is not None:
         return control
+    if is_compiler(function):
+        return _compile
     if is_disallowed(function):
         return functools.partial(_asks_for_break, function)
     if is_leaf(function):
@@ -205,14 +212,45 @@ _marks_for_good: Final = breaking(
     "state", "a mark that torch.compile's controls keep in their own tables")
 
 
+_WRAPPING: Final = ("allow_in_graph", "nonstrict_trace")
+"""Controls that mark the function that they return; they may run once, while capturing."""
+
+
+def _wrapped_now(control: types.FunctionType, tx: Interpreter, /, function: SymbolicValue
+                 ) -> SymbolicValue:
+    """A control applied inside, to a function of the program: its result is one operation of the
+    graph, as if it had been applied outside."""
+    if not isinstance(function, FunctionValue):
+        raise graph_break("state", f"{control.__name__} of {function!r}")
+    return tx.wrap_fixed(control(function.real()), control.__name__)
+
+
+_PLAIN_BACKENDS: Final = (None, "inductor", "weft", "eager", "aot_eager")
+
+
+def _compile(tx: Interpreter, /, model: SymbolicValue = NONE, **settings: SymbolicValue
+             ) -> SymbolicValue:
+    """`torch.compile(f)` inside of a compiled function is `f`, which is captured with it. With
+    settings that may be mistaken the graph breaks, and the call decides."""
+    values = {name: value.constant() if isinstance(value, ConstantValue) else MISSING
+              for name, value in settings.items()}
+    if (values.pop("backend", None) not in _PLAIN_BACKENDS
+            or values.pop("mode", None) not in (None, *MODES)
+            or not all(value is None or isinstance(value, bool) for value in values.values())):
+        raise graph_break("unknown-c-function", "a call of torch.compile with settings")
+    return tx.wrap_fixed(_same, "torch.compile()") if is_none(model) else model
+
+
+def _same(model: Any) -> Any:
+    return model
+
+
 CONTROLS: Final[dict[str, RuleFunction]] = {
-    "allow_in_graph": _marks_for_good,
     "disable_nested_graph_breaks": _config_decorator,
     "disallow_in_graph": _marks_for_good,
     "dont_skip_tracing": _config_decorator,
     "error_on_graph_break": _error_context,
     "leaf_function": _marks_for_good,
-    "nonstrict_trace": _marks_for_good,
     "patch_dynamo_config": _config_patch,
     "substitute_in_graph": _marks_for_good,
 }
