@@ -70,6 +70,19 @@ static inline bool thread_is_traced(PyThreadState *state)
 #endif
 }
 
+/* Whether somebody follows this thread line by line: sys.settrace (pdb, coverage), or a debugger or
+ * coverage tool that has registered with sys.monitoring. A profiler does not count. */
+static inline bool thread_is_debugged(PyThreadState *state)
+{
+#if WEFT_PY312
+    enum { DEBUGGER, COVERAGE };
+    PyObject *const *tools = state->interp->monitoring_tool_names;
+    if (tools[DEBUGGER] != NULL || tools[COVERAGE] != NULL)
+        return true;
+#endif
+    return state->c_tracefunc != NULL;
+}
+
 /* ---- the depth of the program's calls --------------------------------------------------------- */
 
 /* How many more frames the thread may enter within the program's recursion limit. */

@@ -203,6 +203,8 @@ int code_cache_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, P
                     const FrameValues *frame, Entry **entry, PyObject **collected)
 {
     PyObject *answer = ask_on_miss(on_miss, compiled, function, code, frame);
+    if (answer == NULL)
+        error_clean();
     if (answer == NULL || answer == Py_None) {
         Py_XDECREF(answer);
         return answer == NULL ? -1 : 0;

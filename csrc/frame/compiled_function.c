@@ -218,6 +218,8 @@ PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nar
     Bound bound;
     Entry *entry = NULL;
     PyObject *collected = NULL, *result = NULL, *signal = NULL;
+    if (thread_is_debugged(PyThreadState_Get())) /* its frame, with its variables and lines */
+        return PyObject_Vectorcall(self->fn, args, (size_t)nargs, kwnames);
     Stance stance = hook_stance();
     if (stance != STANCE_COMPILE) {
         PyObject *other = other_under(stance, self);

@@ -35,7 +35,7 @@ static PyObject *ours(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssi
     return call_ours(args[0], args + 1, n - 1);
 }
 
-static PyObject *cleaner; /* traceback -> traceback; or NULL */
+static PyObject *cleaner; /* (error, traceback) -> traceback; or NULL */
 
 void error_clean(void)
 {
@@ -45,7 +45,7 @@ void error_clean(void)
     PyObject *traceback = PyException_GetTraceback(error);
     if (traceback != NULL) {
         bool paused = hook_pause(true);
-        PyObject *shown = call_ours(cleaner, &traceback, 1);
+        PyObject *shown = call_ours(cleaner, (PyObject *[]){error, traceback}, 2);
         hook_pause(paused);
         Py_DECREF(traceback);
         if (shown != NULL && PyException_SetTraceback(error, shown) < 0)
@@ -102,7 +102,8 @@ static PyObject *set_cleaner(PyObject *Py_UNUSED(module), PyObject *callable)
 static PyMethodDef functions[] = {
     {"clean_tracebacks", set_cleaner, METH_O,
      PyDoc_STR("clean_tracebacks(function)\n--\n\n"
-               "The traceback of an error that leaves a replacement becomes function(traceback).")},
+               "The traceback of an error that leaves a replacement, or the compiler, becomes\n"
+               "function(error, traceback).")},
     {"pass_on_exceptions", set_outside, METH_O,
      PyDoc_STR("pass_on_exceptions(function)\n--\n\n"
                "An exception for which the function returns True is no failed guard.")},

@@ -78,6 +78,9 @@ class Config:
     strict: bool = _knob(
         False, "Raise internal failures and run every verifier (weft's own tests).",
         group="failures")
+    full_traceback: bool = _knob(
+        False, "Tracebacks of errors that weft raises show its own frames, too.",
+        group="failures")
     warn_untested_torch: bool = _knob(
         True, "Warn once if PyTorch is newer than the versions weft is tested with.",
         group="failures")

@@ -12,6 +12,7 @@ Each message says what happened, where in the user's code (when there is a place
 from __future__ import annotations
 
 import sys
+import sysconfig
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from pathlib import Path
 from typing import Final, final
 
 from weft.quoting import one_line
+
+_INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))
+_MOST_LINES: Final = 4
+"""How many lines of the program a message names."""
 
 
 @final
@@ -31,8 +36,23 @@ class SourceLine:
     line: int
     function: str
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is a line of Python's or an installed package's, not the program's."""
+        return self.file.startswith(_INSTALLED)
+
     def __str__(self) -> str:
         return f"{one_line(self.file)}:{self.line} in {one_line(self.function)}"
+
+
+def _shown_lines(stack: Sequence[SourceLine]) -> list[str]:
+    """The innermost line, then the program's own ones, as many as a reader wants."""
+    lines = list(reversed(stack))
+    if len(lines) <= _MOST_LINES:
+        return list(map(str, lines))
+    own = [line for line in lines[1:] if not line.is_installed] or lines[1:]
+    shown = [lines[0], *own[:_MOST_LINES - 2]]
+    return [*map(str, shown), f"… and {len(lines) - len(shown)} more calls"]
 
 
 class WeftError(Exception):
@@ -48,7 +68,7 @@ class WeftError(Exception):
 
     def _text(self) -> str:
         parts = [self.what]
-        parts.extend(f"  at: {line}" for line in reversed(self.stack))
+        parts.extend(f"  at: {line}" for line in _shown_lines(self.stack))
         if self.do:
             parts.append(f"  do: {self.do}")
         return "\n".join(parts)
@@ -294,6 +314,11 @@ _OURS: Final = (str(Path(__file__).parent), "<weft ")
 """How the file names of weft's own frames begin, replacements included."""
 
 
+def is_ours(file: str) -> bool:
+    """Whether frames of a file are weft's own."""
+    return file.startswith(_OURS)
+
+
 def warn(category: type[Warning], message: str) -> None:
     """Warn, at the user's line."""
     warnings.warn(message, category, stacklevel=users_level())
@@ -303,6 +328,6 @@ def users_level() -> int:
     """The `stacklevel` with which the caller's warning names the user's line instead of one of
     weft's."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame.f_back is not None and is_ours(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return level

@@ -98,6 +98,8 @@ class Attempt:
                     continue
                 reason = _without_traceback(restart.reason)
                 self._report(reason)
+                if reason.needs_plain_callers:
+                    raise SkipFrame(reason.detail, always=True) from None
                 if reason.observes and not (tx.builder.n_calls or may_hold_tensors(self.state)):
                     raise SkipFrame(reason.detail, always=True) from None
                 break_at = restart.step
@@ -182,7 +184,7 @@ class Attempt:
 
     def _report(self, reason: GraphBreak) -> None:
         if breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph):
-            raise reason.error()
+            raise reason.error() from None
 
     def _break(self, tx: SymbolicInterpreter, emit: ReplacementEmitter, here: BreakHere,
                reason: GraphBreak | None) -> int | None:

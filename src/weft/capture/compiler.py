@@ -29,7 +29,7 @@ from weft.backends import is_own
 from weft.capture.attempt import Attempt
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.continuation import is_continuation
-from weft.capture.bytecode.liveness import needs_frame
+from weft.capture.bytecode.liveness import needs_frame, stops_in_debugger
 from weft.capture.core.breaks import ObservedException, SkipFrame, graph_break
 from weft.capture.core.graph import GraphInput
 from weft.capture.core.graph_writes import may_refuse_data, writes_of
@@ -317,6 +317,10 @@ class FrameCompiler:
         code = state.code
         if needs_frame(code):
             raise SkipFrame("looks into its own frame", always=True)
+        if stops_in_debugger(code):
+            if self.options.fullgraph:
+                raise graph_break("debugger", f"{code.co_name} stops in a debugger").error()
+            raise SkipFrame("stops in a debugger", always=True)
         if self.options.dynamic_shapes is not None and code is self._root:
             self._declared.read(self.options.dynamic_shapes, code, state.locals)
         if config.data_dependent and not self.policy(code).breaks_on_data:

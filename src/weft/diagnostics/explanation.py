@@ -11,7 +11,6 @@ Place in the pipeline: a view of the `events` that were recorded while `f` compi
 
 from __future__ import annotations
 
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ from weft.diagnostics.graph_text import graph_text
 from weft.errors import SourceLine
 from weft.quoting import one_line
 
-_INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))
 _NOT_OPERATORS = frozenset({"placeholder", "output", "get_attr"})
 
 
@@ -59,7 +57,7 @@ class Break:
         """The innermost line, or that of the program that led to it if it is a library's."""
         if not self.stack:
             return ""
-        own = [line for line in self.stack if not line.file.startswith(_INSTALLED)]
+        own = [line for line in self.stack if not line.is_installed]
         last = self.stack[-1]
         return str(last) if not own or own[-1] is last else f"{own[-1]} (within {last})"
 

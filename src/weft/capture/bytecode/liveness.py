@@ -26,8 +26,11 @@ _FRAME_READERS = frozenset({"_getframe", "currentframe", "dir", "eval", "exec", 
 #: Functions that need the real frame, or that let others watch the frames of later calls.
 _FRAME_NEEDERS = frozenset({"_getframe", "currentframe", "eval", "exec", "setprofile", "settrace"})
 
+#: Functions that stop the program in a debugger, which shows the frame and its callers.
+_DEBUGGER_CALLS = frozenset({"breakpoint", "set_trace"})
+
 #: Functions that are builtins: a method of that name (`model.eval()`) is something else.
-_BUILTINS = frozenset({"dir", "eval", "exec", "locals", "vars"})
+_BUILTINS = frozenset({"breakpoint", "dir", "eval", "exec", "locals", "vars"})
 
 _LIVE: PerCode[list[int]] = PerCode()
 
@@ -36,6 +39,11 @@ def needs_frame(code: CodeType) -> bool:
     """Whether the code reads its own frame, has frames watched, or has no lines to show in
     tracebacks, so that it must run in a real one."""
     return _mentions(code, _FRAME_NEEDERS) or all(line is None for *_, line in code.co_lines())
+
+
+def stops_in_debugger(code: CodeType) -> bool:
+    """Whether the code may stop in a debugger: it and its callers run as plain Python."""
+    return _mentions(code, _DEBUGGER_CALLS)
 
 
 def _mentions(code: CodeType, names: frozenset[str]) -> bool:

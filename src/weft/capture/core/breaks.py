@@ -44,6 +44,10 @@ _KINDS: Final = (
               "Printing happens in order, outside of graphs; so do logging and warnings of what is "
               "unknown.",
               "move the output out of the compiled function"),
+    BreakKind("debugger",
+              "The function may stop in a debugger (breakpoint(), set_trace()): it and its callers "
+              "run as plain Python.",
+              "take the breakpoint or fullgraph=True away"),
     BreakKind("cached-function",
               "A cached function (functools.lru_cache) that does more than compute is called "
               "between graphs: what it does happens once for each key.",
@@ -132,6 +136,11 @@ class GraphBreak(Signal):
     def observes(self) -> bool:
         """Whether the program asks the interpreter about itself."""
         return self.kind.id == "observed-interpreter"
+
+    @property
+    def needs_plain_callers(self) -> bool:
+        """Whether somebody will look at the frame and its callers."""
+        return self.kind.id == "debugger"
 
     @property
     def reason(self) -> str:

@@ -25,6 +25,8 @@ from typing import Any, Final, final
 from weft import _frame
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.continuation import original_position
+from weft.config import config
+from weft.errors import CompilationFailed, InternalError, WeftError, is_ours
 
 _VARIABLES: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _BARE: Final[PerCode[CodeType]] = PerCode()
@@ -127,7 +129,30 @@ def _instead_of(entry: TracebackType, rest: TracebackType | None) -> TracebackTy
     return rest
 
 
-_frame.clean_tracebacks(shown)
+def _leaving(error: BaseException, traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback of an error that leaves weft's code, as the program should see it.
+
+    What weft says to the user has no frames inside of weft, unless they are asked for; a failure of
+    weft itself keeps them.
+    """
+    if not isinstance(error, WeftError) or isinstance(error, InternalError | CompilationFailed):
+        return shown(traceback)
+    if config.full_traceback:
+        return traceback
+    if error.__cause__ is not None:
+        error.__cause__.__traceback__ = _outside(error.__cause__.__traceback__)
+    error.__context__ = error.__cause__
+    return None
+
+
+def _outside(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is not weft's."""
+    while traceback is not None and is_ours(traceback.tb_frame.f_code.co_filename):
+        traceback = traceback.tb_next
+    return traceback
+
+
+_frame.clean_tracebacks(_leaving)
 
 
 def _bare(code: CodeType) -> CodeType:

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.bytecode.liveness import needs_frame
+from weft.capture.bytecode.liveness import needs_frame, stops_in_debugger
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import GraphBreak, graph_break
 from weft.capture.core.cell import CellValue
@@ -183,6 +183,8 @@ class FunctionValue(SymbolicValue):
         direct, tx.direct_call = tx.direct_call, False
         if self.code.co_flags & _ASYNC:
             raise graph_break("unknown-operation", f"the asynchronous function {self.name}")
+        if stops_in_debugger(self.code):
+            raise graph_break("debugger", f"{self.name} stops in a debugger")
         if needs_frame(self.code):
             raise graph_break("skipped-function", f"{self.name} looks into its own frame")
         frame = self.frame(tx, args, kwargs)

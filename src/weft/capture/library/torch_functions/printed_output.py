@@ -39,4 +39,5 @@ def _print(tx: Interpreter, *values: SymbolicValue, file: SymbolicValue = NONE,
     return tx.call_python(print_to, [*values], {**options, "file": target})
 
 
-rule(input, open, exec, eval, compile, breakpoint)(breaking("print", "a call of print"))
+rule(input, open, exec, eval, compile)(breaking("print", "a call of print"))
+rule(breakpoint)(breaking("debugger", "a call of breakpoint"))
