@@ -26,7 +26,7 @@ import torch
 
 from weft.aot.training.tangents import TangentLayout
 from weft.aot.views import Unsupported
-from weft.shapes.fakes.wrappers import Form, detached, is_wrapper, parts
+from weft.shapes.fakes.wrappers import Structure, detached, is_wrapper, parts
 from weft.shapes.symnode import certainly_equal
 
 Pieces = Sequence[torch.Tensor]
@@ -45,13 +45,13 @@ class Plan:
     """For each leaf of the gradient: the leaf of the tensor that it is, or None: it is carried."""
 
     @cached_property
-    def form(self) -> Form:
-        """The tensor's form."""
-        return Form(self.like)
+    def structure(self) -> Structure:
+        """How the tensor is made of others."""
+        return Structure(self.like)
 
     def join(self, pieces: Pieces) -> Any:
         """A tensor of this form from its leaves."""
-        return self.form.join(iter(pieces))
+        return self.structure.join(iter(pieces))
 
     @cached_property
     def of_gradient(self) -> Plan:
@@ -62,27 +62,27 @@ class Plan:
     def carried(self) -> list[int]:
         """The leaves of the gradient that carry it."""
         if self.gradient is None:
-            return [i for i, leaf in enumerate(self.form.pieces) if carries(leaf)]
+            return [i for i, leaf in enumerate(self.structure.pieces) if carries(leaf)]
         return [i for i, source in enumerate(self.sources) if source is None]
 
     def carriers(self, values: Pieces) -> list[torch.Tensor]:
         """Tensors without memory that stand for the gradient's leaves, on the values' device."""
         if self.gradient is None:
             return []
-        known, like = self.form.pieces, values[0]
+        known, like = self.structure.pieces, values[0]
         return [like.new_empty_strided(_sizes(of, known, values), (0,) * of.dim(), dtype=of.dtype)
                 for of in self._carriers]
 
     @cached_property
     def _carriers(self) -> list[torch.Tensor]:
         """The leaves of the gradient that carry it."""
-        of = self.of_gradient.form.pieces
+        of = self.of_gradient.structure.pieces
         return [of[i] for i in self.carried]
 
     @cached_property
     def _kept(self) -> list[int]:
         """The leaves of the tensor that are leaves of its gradient, too."""
-        sources = range(self.form.count) if self.gradient is None else self.sources
+        sources = range(self.structure.count) if self.gradient is None else self.sources
         carried = set(self.carried)
         return [s for i, s in enumerate(sources) if i not in carried and s is not None]
 
@@ -165,7 +165,7 @@ class Wrapped(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, *pieces: torch.Tensor) -> Any:
         """The wrapper of the leaves; the carriers matter to autograd only."""
         ctx.set_materialize_grads(False)
-        ctx.plan, ctx.n = plan, plan.form.count
+        ctx.plan, ctx.n = plan, plan.structure.count
         return plan.join([_constant(piece) for piece in pieces[: ctx.n]])
 
     @staticmethod
@@ -241,14 +241,14 @@ def _divided(
     """The leaves and carriers of a wrapper, which are outputs from this index on; adds how its
     gradient is made."""
     if plan.gradient is not None:
-        values = [_constant(leaf) for leaf in plan.form.leaves(wrapper)]
+        values = [_constant(leaf) for leaf in plan.structure.leaves(wrapper)]
         carriers = plan.carriers(values)
         first = at + len(values)
         places: Sequence[int] = range(first, first + len(carriers))
     else:  # a result, or a gradient
         carried = set(plan.carried)
         values = [leaf.detach() if i in carried else _constant(leaf) for i, leaf in enumerate(
-            plan.form.leaves(in_form(detached(wrapper), plan.like)))]
+            plan.structure.leaves(in_form(detached(wrapper), plan.like)))]
         carriers, places = [], [at + i for i in plan.carried]
     gradients.append(_Gradient(
         plan, plan.kept(values), places, carriers or [values[i] for i in plan.carried]))

@@ -26,7 +26,7 @@ from weft.aot.training.joint import run_backward
 from weft.aot.views import Unsupported
 from weft.aot.wrapper_gradients import Plan, Unwrapped, Wrapped, carries, in_form
 from weft.graph_call import GraphCall
-from weft.shapes.fakes.wrappers import Form, detached, is_wrapper, leaves, parts, rebuilt
+from weft.shapes.fakes.wrappers import Structure, detached, is_wrapper, leaves, parts, rebuilt
 from weft.shapes.graph_facts import CapturedFacts, graph_facts, note, note_graph
 
 Call = Callable[..., Any]
@@ -280,8 +280,8 @@ class InputParts:
     def __init__(self, gm: GraphModule, plans: Plans) -> None:
         wrapped = {i: value for i, value in enumerate(_values(gm)[0]) if _is_wrapped(value)}
         self._plans = {i: plans[i] for i in wrapped if i in plans}
-        self._forms = {i: Form(value) for i, value in wrapped.items() if i not in plans}
-        self._counts = [(i, plan.form.count + len(plan.carried))
+        self._structures = {i: Structure(value) for i, value in wrapped.items() if i not in plans}
+        self._counts = [(i, plan.structure.count + len(plan.carried))
                         for i, plan in self._plans.items()]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -298,7 +298,7 @@ class InputParts:
     def _divided(self, inputs: Sequence[Any]) -> dict[int, Sequence[torch.Tensor]]:
         """The pieces of each wrapper."""
         divided: dict[int, Sequence[torch.Tensor]] = {
-            i: form.leaves(inputs[i]) for i, form in self._forms.items()}
+            i: structure.leaves(inputs[i]) for i, structure in self._structures.items()}
         if self._plans:
             pieces = Unwrapped.apply(  # type: ignore[no-untyped-call]
                 (*self._plans.values(),), *(inputs[i] for i in self._plans))
@@ -313,7 +313,7 @@ def wrap_outputs(call: GraphCall, gm: GraphModule, plans: Plans) -> GraphCall:
     """`call`, which works on parts, as a callable with the inputs and outputs of `gm`."""
     joins = [Joined(_plain_plan(value), "result" if value.requires_grad else "constant")
              if _is_wrapped(value) else None for value in _values(gm)[1]]
-    counts = [1 if join is None else join.plan.form.count for join in joins]
+    counts = [1 if join is None else join.plan.structure.count for join in joins]
     run, boxed = call.call, call.boxed
     parts_of = InputParts(gm, plans)
 

@@ -327,20 +327,20 @@ def _polar(cx: Context, size: Real, angle: Real) -> Parts:
 
 
 @rule(aten._to_copy.default)
-def _to_copy(cx: Context, a: Any, **form: Any) -> Any:
+def _to_copy(cx: Context, a: Any, **options: Any) -> Any:
     """Also converts between real and complex. The imaginary part is dropped, as in eager, except by
     a conversion to bool."""
     parts = a if isinstance(a, Parts) else None
     real = a.real if parts else a
     if parts and cx.result.dtype is torch.bool:
-        return _ne(cx, parts, 0).call(aten._to_copy.default, **form)
+        return _ne(cx, parts, 0).call(aten._to_copy.default, **options)
     if not cx.complex_result:
-        return real.call(aten._to_copy.default, **form)
-    form = {**form, "dtype": cx.dtype}
-    real = real.call(aten._to_copy.default, **form)
+        return real.call(aten._to_copy.default, **options)
+    options = {**options, "dtype": cx.dtype}
+    real = real.call(aten._to_copy.default, **options)
     if parts is None:
         return Parts(real, real.call(aten.full_like.default, 0.0))
-    return Parts(real, parts.imag.call(aten._to_copy.default, **form))
+    return Parts(real, parts.imag.call(aten._to_copy.default, **options))
 
 
 # -- both parts alike ------------------------------------------------------------------------------
@@ -426,42 +426,42 @@ RULES.update(dict.fromkeys(_overloads((
 
 
 @rule(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default)
-def _filled_like(cx: Context, a: Parts, **form: Any) -> Real | Parts:
+def _filled_like(cx: Context, a: Parts, **options: Any) -> Real | Parts:
     number = 1.0 if cx.op is aten.ones_like.default else 0.0
-    return _full_like(cx, a, number, **form)
+    return _full_like(cx, a, number, **options)
 
 
 @rule(aten.full_like.default)
-def _full_like(cx: Context, a: Any, number: Any, **form: Any) -> Real | Parts:
+def _full_like(cx: Context, a: Any, number: Any, **options: Any) -> Real | Parts:
     like: Real = a.real if isinstance(a, Parts) else a
     if not cx.complex_result:
-        return like.call(aten.full_like.default, number, **form)
-    form = {**form, "dtype": cx.dtype}
+        return like.call(aten.full_like.default, number, **options)
+    options = {**options, "dtype": cx.dtype}
     number = complex(number)
-    return Parts(*(like.call(aten.full_like.default, n, **form)
+    return Parts(*(like.call(aten.full_like.default, n, **options)
                    for n in (number.real, number.imag)))
 
 
 @rule(aten.full.default)
-def _full(cx: Context, size: Any, number: Any, **form: Any) -> Parts:
+def _full(cx: Context, size: Any, number: Any, **options: Any) -> Parts:
     number = complex(number)
     return Parts(*(_constant(cx, size, n, cx.dtype) for n in (number.real, number.imag)))
 
 
 @rule(aten.zeros.default)
-def _zeros(cx: Context, size: Any, **form: Any) -> Any:
+def _zeros(cx: Context, size: Any, **options: Any) -> Any:
     return _full(cx, size, 0.0)
 
 
 @rule(aten.new_full.default)
-def _new_full(cx: Context, a: Any, size: Any, number: Any, **form: Any) -> Real | Parts:
+def _new_full(cx: Context, a: Any, size: Any, number: Any, **options: Any) -> Real | Parts:
     if cx.complex_result:
         return _full(cx, size, number)
     return _constant(cx, size, number, cx.result.dtype)
 
 
 @rule(aten.new_zeros.default, aten.new_ones.default, aten.new_empty.default)
-def _new(cx: Context, a: Any, size: Any, **form: Any) -> Real | Parts:
+def _new(cx: Context, a: Any, size: Any, **options: Any) -> Real | Parts:
     return _new_full(cx, a, size, 1.0 if cx.op is aten.new_ones.default else 0.0)
 
 

@@ -122,7 +122,7 @@ class GraphLowering:
             value, target = self.outputs[k], self.inputs[i]
             if not isinstance(value, Value) or not isinstance(target, Buffer):
                 continue
-            if _same_form(value.realize(), target):
+            if _has_layout(value.realize(), target):
                 buffer = value.realize().buffer
                 names = {buffer.name, *_steps_to(buffer, target)}
                 self.written.update(dict.fromkeys(names, target))
@@ -549,7 +549,7 @@ def dense_layout(shape: Shape, strides: Shape) -> Shape | None:
     return strides if permuted_row_major(shape, strides) else None
 
 
-def _same_form(placed: Strided, target: Buffer) -> bool:
+def _has_layout(placed: Strided, target: Buffer) -> bool:
     """Whether a value is all of its own buffer, with the layout of `target`."""
     buffer = placed.buffer
     return (

@@ -70,13 +70,13 @@ def refusal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if func in _SIZES:
         args = [(1,) if i == _SIZES[func] else arg for i, arg in enumerate(args)]
     try:
-        forms = [_form(arg, elementwise, parts) for arg in args]
-        named = {name: _form(arg, elementwise, parts) for name, arg in kwargs.items()}
+        models = [_model(arg, elementwise, parts) for arg in args]
+        named = {name: _model(arg, elementwise, parts) for name, arg in kwargs.items()}
     except _Unknown:
         return None
     key = (*parts, *kwargs)
     if key not in _known:
-        _known[key] = _tried(func, forms, named, elementwise)
+        _known[key] = _tried(func, models, named, elementwise)
     return _known[key]
 
 
@@ -104,7 +104,7 @@ def _is_elementwise(func: OpOverload) -> bool:
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
-class _Form:
+class _Model:
     """Type and sizes of a tensor to try with; equal ones are identical."""
 
     dtype: torch.dtype
@@ -112,20 +112,20 @@ class _Form:
 
 
 @cache
-def _interned(dtype: torch.dtype, sizes: tuple[int, ...]) -> _Form:
-    return _Form(dtype, sizes)
+def _interned(dtype: torch.dtype, sizes: tuple[int, ...]) -> _Model:
+    return _Model(dtype, sizes)
 
 
-def _form(arg: Any, elementwise: bool, parts: list[Hashable]) -> Any:
+def _model(arg: Any, elementwise: bool, parts: list[Hashable]) -> Any:
     """What stands for an argument in a trial; what decides about it is added to `parts`."""
     kind: Any = type(arg)
     if kind is FakeTensor:
-        form = _tensor_form(arg, elementwise)
-        parts.append(form)
-        return form
+        model = _tensor_model(arg, elementwise)
+        parts.append(model)
+        return model
     if kind is list or kind is tuple:
         parts.append(len(arg))
-        return [_form(item, elementwise, parts) for item in arg]
+        return [_model(item, elementwise, parts) for item in arg]
     if kind in _NUMBERS:
         kind = _NUMBERS[kind]
         arg = _number(arg, kind)
@@ -149,7 +149,7 @@ def _number(number: Any, kind: type) -> Any:
     return kind(1) if is_symbolic or 0 < number <= _USUAL else number
 
 
-def _tensor_form(fake: FakeTensor, elementwise: bool) -> _Form:
+def _tensor_model(fake: FakeTensor, elementwise: bool) -> _Model:
     if fake.fake_device.type != "cpu":
         raise _Unknown
     sizes: tuple[Any, ...] = tuple([_likely(n) for n in fake.size()])
@@ -182,11 +182,11 @@ def _tried(
     return None
 
 
-def _made(form: Any, elementwise: bool) -> Any:
-    kind = type(form)
+def _made(model: Any, elementwise: bool) -> Any:
+    kind = type(model)
     if kind is list:
-        return [_made(item, elementwise) for item in form]
-    if kind is not _Form:
-        return form
-    ones = elementwise or form.dtype.is_floating_point  # an index is 0
-    return torch.full(form.sizes, int(ones), dtype=form.dtype)
+        return [_made(item, elementwise) for item in model]
+    if kind is not _Model:
+        return model
+    ones = elementwise or model.dtype.is_floating_point  # an index is 0
+    return torch.full(model.sizes, int(ones), dtype=model.dtype)

@@ -123,8 +123,8 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
         if "batch_norm" in func.name():
             result = (_known_layout(result[0], cast), *result[1:])
         elif func is aten.native_group_norm.default:
-            form = _suggested_format(args[0])
-            result = (cast(result[0], memory_format=form), *result[1:])
+            image_format = _suggested_format(args[0])
+            result = (cast(result[0], memory_format=image_format), *result[1:])
     return result
 
 
@@ -191,12 +191,12 @@ def _common_type(*kinds: tuple[torch.dtype, bool] | type) -> torch.dtype:
 
 def _as_image(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor:
     """On a CPU, `roll` (a `cat` of two parts) and padding keep the layout of images."""
-    form = _IMAGES.get(x.dim())
-    if x.device.type != "cpu" or form is None or x.is_contiguous():
+    image_format = _IMAGES.get(x.dim())
+    if x.device.type != "cpu" or image_format is None or x.is_contiguous():
         return result
-    if not x.is_contiguous(memory_format=form):
+    if not x.is_contiguous(memory_format=image_format):
         return result
-    return cast(result, memory_format=form)  # type: ignore[no-any-return]
+    return cast(result, memory_format=image_format)  # type: ignore[no-any-return]
 
 
 def _without_overlap(result: torch.Tensor, cast: Cast) -> torch.Tensor:
@@ -219,16 +219,16 @@ def _spectrum(
 
 def _suggested_format(x: torch.Tensor) -> torch.memory_format:
     """The format in which kernels that take images as they are write their results."""
-    form = _IMAGES.get(x.dim())
-    if form is None or x.is_contiguous() or not suggests_channels_last(x.shape, x.stride()):
+    image_format = _IMAGES.get(x.dim())
+    if image_format is None or x.is_contiguous() or not suggests_channels_last(x.shape, x.stride()):
         return torch.contiguous_format
-    return form
+    return image_format
 
 
 def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:
     """The kernels write row-major or channels-last memory."""
     known = {torch.contiguous_format, _IMAGES.get(result.dim(), torch.contiguous_format)}
-    if any(result.is_contiguous(memory_format=form) for form in known):
+    if any(result.is_contiguous(memory_format=image_format) for image_format in known):
         return result
     return cast(result, memory_format=torch.contiguous_format)  # type: ignore[no-any-return]
 

@@ -58,7 +58,7 @@ def detached(value: torch.Tensor) -> torch.Tensor:
 
 
 @final
-class Form:
+class Structure:
     """How a tensor is made of others, read once for all tensors like it.
 
     Of a tensor: `leaves` of its like by attribute paths, `join` as `rebuilt` from a wrapper's

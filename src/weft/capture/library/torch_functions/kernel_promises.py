@@ -152,8 +152,8 @@ def _of_images(function: Any) -> None:
         if isinstance(source, TensorValue) and isinstance(image, TensorValue):
             x = source.example
             if x.device.type == "cpu" and x.dim() == 4 and is_channels_last(x):
-                form: Kwargs = {"memory_format": constant(torch.channels_last)}
-                return record(tx, "contiguous", [image], form)
+                options: Kwargs = {"memory_format": constant(torch.channels_last)}
+                return record(tx, "contiguous", [image], options)
         return image
 
 
