@@ -22,6 +22,7 @@ from torch.fx import Graph
 from weft._torch import OpOverload, is_collective, tree_flatten
 from weft.aot.functional_form import functional_form, is_of_torch
 from weft.shapes.fakes.operator_effects import is_composite
+from weft.shapes.fakes.schemas import schema_arguments
 
 aten = torch.ops.aten
 
@@ -103,11 +104,7 @@ def draws_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     """Whether a call draws random numbers; attention without dropout does not."""
     if torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    for i, argument in enumerate(op._schema.arguments):
-        if argument.name == "dropout_p":
-            p = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)
-            return bool(p != 0)
-    return True
+    return bool(schema_arguments(op, args, kwargs).get("dropout_p", 1) != 0)
 
 
 def random_devices(graph: Graph) -> frozenset[torch.device]:

@@ -136,16 +136,16 @@ LARGEST_CONSTANT: Final = 100
 """A mask that is computed from at most this many nodes is evaluated while compiling."""
 
 
-def run_attention(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def run_attention(
+    node: Node, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, *args: Any, **kwargs: Any,
+) -> torch.Tensor:
     """The value of a captured attention node."""
-    positional = len(args) > MASK_ARGUMENT
+    positional = len(node.args) > MASK_ARGUMENT
     mask = node.args[MASK_ARGUMENT] if positional else node.kwargs.get("attn_mask")
     if isinstance(mask, Node) and hides_nothing(mask):
-        if positional:
-            args = (*args[:MASK_ARGUMENT], None, *args[MASK_ARGUMENT + 1 :])
-        else:
-            kwargs = {**kwargs, "attn_mask": None}
-    return attention(*args, **kwargs)
+        attn_mask = None
+    return attention(query, key, value, attn_mask, *args, **kwargs)
 
 
 def hides_nothing(mask: Node) -> bool:
@@ -228,7 +228,7 @@ class _OnlyDeterministic(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-FUNCTIONS: Final[dict[Any, Callable[[Node, Any, Any], Any]]] = {
+FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {
     F.scaled_dot_product_attention: run_attention
 }
 """Captured functions that aot runs in its own form."""

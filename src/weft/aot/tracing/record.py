@@ -29,6 +29,7 @@ from weft.aot.tracing.collectives import record_collective
 from weft.aot.tracing.functionalize import Functionalizer, require_fake
 from weft.aot.tracing.shared_memory import share_written_memory, write_memory
 from weft.aot.views import IDENTITIES, Unsupported, ViewStep
+from weft.shapes.fakes.schemas import schema_arguments
 from weft.shapes.fakes.wrappers import is_wrapper
 from weft.shapes.symnode import certainly_equal
 
@@ -134,7 +135,7 @@ class Recorder(DispatchMode):
         """One result that aliases the first argument."""
         if isinstance(args[0], complex):  # derivatives conjugate Python numbers of the forward
             args = (torch.scalar_tensor(args[0], dtype=torch.complex128, device="cpu"), *args[1:])
-        step = ViewStep(known.op, _positional(known.op, args[1:], kwargs))
+        step = ViewStep(known.op, _positional(known.op, args, kwargs))
         return self.view_step(args[0], step)
 
     def view_step(self, tensor: torch.Tensor, step: ViewStep) -> Any:
@@ -237,7 +238,7 @@ class Recorder(DispatchMode):
         """`x.t_()`: the tensor itself becomes a view of its old self."""
         assert known.functional is not None
         live = self.live(args[0])
-        step = ViewStep(known.functional, _positional(known.op, args[1:], kwargs))
+        step = ViewStep(known.functional, _positional(known.op, args, kwargs))
         node, _ = self._view_node(self.node(live), step)
         alias = self.tensors.alias(live)
         self.evaluator.mode.dispatch(known.op, (FakeTensor,), (live, *args[1:]), kwargs)
@@ -271,17 +272,15 @@ def _returns_one_list(op: OpOverload) -> bool:
     return len(returns) == 1 and str(returns[0].type) == "List[Tensor]"
 
 
-def _positional(
-    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
+def _positional(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """All arguments after the first by position, with defaults where others follow.
 
     What must be named is left out: that is `implicit` of expand, which does not matter.
     """
     if not kwargs:
-        return tuple(args)
-    rest = [a for a in op._schema.arguments[1 + len(args) :] if not a.kwarg_only]
-    return (*args, *(kwargs.get(a.name, a.default_value) for a in rest))
+        return tuple(args[1:])
+    values = schema_arguments(op, args, kwargs)
+    return tuple(values[a.name] for a in op._schema.arguments[1:] if not a.kwarg_only)
 
 
 _BY_KIND: Final[dict[Kind, Callable[..., Any]]] = {

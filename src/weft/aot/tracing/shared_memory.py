@@ -22,6 +22,7 @@ from weft.aot.functional_form import form_on_memory, is_of_torch
 from weft.aot.operators import OpFacts
 from weft.aot.tracing.functionalize import Base
 from weft.aot.views import Unsupported, contiguous, span, stride_order
+from weft.shapes.fakes.schemas import schema_arguments
 from weft.shapes.symnode import certainly_equal, is_row_major
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def share_written_memory(
 
     Raises Unsupported where torch's own operators refuse that, or say nothing about the order.
     """
-    leaves = list(_leaves(rec, known, _by_name(known.op, args, kwargs)))
+    leaves = list(_leaves(rec, known, schema_arguments(known.op, args, kwargs)))
     written = [leaf for leaf in leaves if leaf.written]
     shared = [
         (leaf, other) for leaf in written for other in leaves
@@ -161,7 +162,7 @@ def write_memory(
 ) -> tuple[list[Node], list[Any]]:
     """Record the operator on the memory of its arguments; returns the nodes of its fresh results,
     and the arguments that it wrote to."""
-    values = _by_name(known.op, args, kwargs)
+    values = schema_arguments(known.op, args, kwargs)
     leaves = list(_leaves(rec, known, values))
     bases = list({id(leaf.base): leaf.base for leaf in leaves if leaf.written}.values())
     numbers = {id(base): i for i, base in enumerate(bases)}
@@ -181,12 +182,6 @@ def write_memory(
     for base, new in zip(bases, results[fresh:], strict=True):
         rec.tensors.replace(base, _as_it_was(rec, base, new))
     return results[:fresh], [values.get(name) for _, name in known.mutated]
-
-
-def _by_name(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    known = op._schema.arguments
-    defaults = {a.name: a.default_value for a in known if a.has_default_value()}
-    return {**defaults, **dict(zip([a.name for a in known], args, strict=False)), **kwargs}
 
 
 def _places(rec: Recorder, value: Any, numbers: dict[int, int]) -> Any:

@@ -68,7 +68,7 @@ class ContainerMethods(MethodTable):
     __slots__ = ()
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if len(args) == 1 and self._is_operator(name):
+        if self._is_operator(name) and len(args) == 1:
             return self.operator(tx, name, tx.force(args[0]), self)
         if name == "__repr__" and not args and self.python_type() in _SHOWN:
             return tx.call_python(repr, [self])

@@ -15,7 +15,7 @@ graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -26,6 +26,7 @@ from weft.shapes.algebra.expr import IntExpr, floor_div, maximum, minimum, symbo
 from weft.shapes.algebra.intervals import INF
 from weft.shapes.algebra.relation import and_, eq, ge, lt
 from weft.shapes.fakes.make_fake import make_fake, make_meta
+from weft.shapes.fakes.schemas import schema_arguments
 from weft.shapes.symnode import certainly_equal, expr_of
 
 if TYPE_CHECKING:
@@ -221,19 +222,10 @@ def _unique(
     ]
 
 
-def _arguments(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A call's arguments by name, defaults filled in."""
-    names = func._schema.arguments
-    passed = {a.name: value for a, value in zip(names, args, strict=False)}
-    return {**{a.name: a.default_value for a in names}, **passed, **kwargs}
-
-
 def _unique_rule(func: OpOverload, n_results: int) -> None:
     @_rule(func)
     def rule(mode: Any, context: ShapeContext, *args: Any, **kwargs: Any) -> Any:
-        named = _arguments(func, args, kwargs)
+        named = schema_arguments(func, args, kwargs)
         results = _unique(
             mode, context, named["self"], named.get("dim"), named["return_inverse"],
             named.get("return_counts", False),

@@ -25,6 +25,7 @@ from torch.fx import Node
 
 from weft._torch import OpOverload
 from weft.shapes.algebra.expr import Expr, symbol_of
+from weft.shapes.fakes.schemas import schema_arguments
 from weft.shapes.symnode import certainly_equal, is_hinted
 
 _T = TypeVar("_T")
@@ -128,19 +129,20 @@ def may_refuse(
     if operands and all(t.device.type != "cpu" for t in operands):
         return False
     if cause is Cause.DIVISOR:
-        return _divides_by_zero(op, args, kwargs, operands)
+        rounding = schema_arguments(op, args, kwargs).get("rounding_mode")
+        return _divides_by_zero(op, args, rounding, operands)
     return not _takes_masks(op) or any(
         t.dtype is not torch.bool for t in tensors_of(args[1:2], kind))
 
 
 def _divides_by_zero(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], operands: list[Operand]
+    op: OpOverload, args: Sequence[Any], rounding: str | None, operands: list[Operand]
 ) -> bool:
     """Whether it may be a division of integers by 0 (of floats, that is no error)."""
     divisor = args[1] if len(args) > 1 else None
     if isinstance(divisor, (int, float)) and divisor != 0:
         return False
-    if op._schema.name.startswith("aten::div") and kwargs.get("rounding_mode") is None:
+    if op._schema.name.startswith("aten::div") and rounding is None:
         return False
     return _has_integers(operands)
 

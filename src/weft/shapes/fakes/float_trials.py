@@ -36,6 +36,7 @@ from weft.shapes.algebra.floats import FloatValue, compare
 from weft.shapes.carried_floats import BORDERS, Formula, formula_of, nth_mark
 from weft.shapes.fakes.fake_mode import MemoFakeMode
 from weft.shapes.fakes.make_fake import make_fake, make_meta
+from weft.shapes.fakes.schemas import schema_arguments
 from weft.shapes.fakes.without_sympy import python_kernels
 from weft.shapes.symnode import float_of
 
@@ -251,7 +252,7 @@ class _Log(DispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         self.run.structure.append(func)
-        self.read(_all_arguments(func, args, kwargs or {}))
+        self.read([*schema_arguments(func, args, kwargs or {}).values()])
         try:
             result = func(*args, **(kwargs or {}))
         except DataDependentOutputException:
@@ -293,12 +294,6 @@ def _gives_bool(func: OpOverload, args: Sequence[Any]) -> bool:
     aten = torch.ops.aten
     return func is aten.equal.default or (
         func is aten._local_scalar_dense.default and args[0].dtype is torch.bool)
-
-
-def _all_arguments(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """All arguments, including defaults that PyTorch omits."""
-    rest = op._schema.arguments[len(args):]
-    return [*args, *(kwargs.get(argument.name, argument.default_value) for argument in rest)]
 
 
 def _differentiate(result: Any, twins: list[tuple[FakeTensor, torch.Tensor]]) -> None:

@@ -19,14 +19,15 @@ import torch
 
 from weft._torch import OpOverload, has_dispatch_kernel
 from weft.shapes.fakes.data_errors import may_refuse, sizes_may_differ, tensors_of
+from weft.shapes.fakes.schemas import schema_arguments
 
 
 @cache
-def _written_arguments(func: OpOverload) -> tuple[tuple[int, str], ...]:
-    """Positions and names of the arguments that an operator writes."""
+def _written_arguments(func: OpOverload) -> tuple[str, ...]:
+    """The names of the arguments that an operator writes."""
     if not func._schema.is_mutable:
         return ()
-    return tuple((i, a.name) for i, a in enumerate(func._schema.arguments)
+    return tuple(a.name for a in func._schema.arguments
                  if a.alias_info is not None and a.alias_info.is_write)
 
 
@@ -56,8 +57,10 @@ class OperatorNotes:
 
     def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note an operator that is about to run."""
-        for position, name in _written_arguments(func):
-            self.note_write(args[position] if position < len(args) else kwargs.get(name))
+        written = _written_arguments(func)
+        values = schema_arguments(func, args, kwargs) if written else {}
+        for name in written:
+            self.note_write(values[name])
         self.refuses = self.refuses or may_refuse(func, args, kwargs) or (
             self.has_open_sizes and sizes_may_differ(func, args, kwargs))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Final
@@ -129,8 +130,13 @@ def _by_meta_kernel(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: C
     if id(result) in metas:
         return metas[id(result)]  # an operator in place
     return mode.wrap_meta_outputs_with_default_device_logic(
-        result, func, call.tensors, device=kwargs.get("device")
+        result, func, call.tensors, device=_wanted_device(kwargs)
     )
+
+
+def _wanted_device(kwargs: Mapping[str, Any]) -> torch.device | None:
+    """The device of what a factory makes."""
+    return kwargs.get("device")
 
 
 @cache

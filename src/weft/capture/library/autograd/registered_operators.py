@@ -27,6 +27,7 @@ from weft.capture.library.subgraphs.late_code import Kept, Read, kept_containers
 from weft.capture.library.subgraphs.subgraphs import rehearsal
 from weft.capture.library.tensors.tensor import TensorValue, record
 from weft.capture.library.tensors.torch_names import is_operator
+from weft.shapes.fakes.schemas import schema_arguments
 from weft.shapes.graph_facts import captured_facts, note
 
 if TYPE_CHECKING:
@@ -72,17 +73,12 @@ def _guard(tx: Interpreter, formula: AutogradFormula, args: Args, kwargs: Kwargs
 def _filled(formula: AutogradFormula, args: Args, kwargs: Kwargs
             ) -> tuple[list[SymbolicValue], Kwargs]:
     """All arguments, as the formula gets them: those by position, those by name only."""
-    inputs: list[SymbolicValue] = []
-    keywords: Kwargs = {}
-    for i, argument in enumerate(formula.operator._schema.arguments):
-        value = kwargs.get(argument.name, args[i] if i < len(args) else None)
-        if value is None:
-            value = constant(argument.default_value)
-        if argument.kwarg_only:
-            keywords[argument.name] = value
-        else:
-            inputs.append(value)
-    return inputs, keywords
+    by_name = {argument.name for argument in formula.operator._schema.arguments
+               if argument.kwarg_only}
+    values = {name: value if isinstance(value, SymbolicValue) else constant(value) for name, value
+              in schema_arguments(formula.operator, args, kwargs).items()}
+    return ([value for name, value in values.items() if name not in by_name],
+            {name: value for name, value in values.items() if name in by_name})
 
 
 def _rehearse(tx: Interpreter, formula: AutogradFormula, inputs: list[SymbolicValue],

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final, final
 
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
-from weft.capture.core.breaks import graph_break
+from weft.capture.core.base import Args, Kwargs, SymbolicValue
 from weft.capture.core.constant import NONE, constant, is_none
+from weft.capture.core.methods import RuledCallable
 from weft.capture.library.classes.classes import constructor
 from weft.capture.library.classes.descriptor_polyfills import METHODS
 from weft.capture.library.functions.functions import BoundMethodValue
@@ -74,7 +74,7 @@ def _is_abstract(tx: Interpreter, part: SymbolicValue) -> bool:
 
 
 @final
-class PropertyChange(SymbolicValue):
+class PropertyChange(RuledCallable):
     """`a_property.setter`, `.getter` or `.deleter`."""
 
     __slots__ = ("index", "owner")
@@ -84,16 +84,20 @@ class PropertyChange(SymbolicValue):
         self.owner = owner
         self.index = index
 
-    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def m___call__(self, tx: Interpreter, function: SymbolicValue, /) -> SymbolicValue:
         parts = list(self.owner.parts)
-        parts[self.index] = args[0]
+        parts[self.index] = function
         return DescriptorValue(property, parts)
 
 
-@constructor(*_PARTS)
-def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    names = _PARTS[cls]
-    if len(args) > len(names) or not kwargs.keys() <= set(names):
-        raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
-    parts = by_name(args, kwargs, *names)
-    return DescriptorValue(cls, [parts.get(name, NONE) for name in names])
+@constructor(property)
+def _make_property(
+    tx: Interpreter, cls: type, fget: SymbolicValue = NONE, fset: SymbolicValue = NONE,
+    fdel: SymbolicValue = NONE, doc: SymbolicValue = NONE,
+) -> SymbolicValue:
+    return DescriptorValue(cls, [fget, fset, fdel, doc])
+
+
+@constructor(staticmethod, classmethod, functools.cached_property)
+def _make_other(tx: Interpreter, cls: type, function: SymbolicValue, /) -> SymbolicValue:
+    return DescriptorValue(cls, [function])

@@ -256,8 +256,7 @@ class ArrayValue(SymbolicValue):
         if name in ("item", "tolist") and not args and not kwargs:
             return self.shared(tx).method(tx, name, [], {})
         if name == "item" and not kwargs:
-            key = args[0] if len(args) == 1 and args[0].python_type() is tuple else TupleValue(args)
-            return self.getitem(tx, key).method(tx, "item", [], {})
+            return self.getitem(tx, _item_key(*args)).method(tx, "item", [], {})
         if self.example.dim() == 0 and name in _CONVERSIONS and not args:
             return tx.call_python(_CONVERSIONS[name], [self.as_number(tx)])
         raise self._unknown(tx, "data-dependent-value", f"{name}() of an array")
@@ -469,6 +468,12 @@ def _wrap_scalar(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
 
 # -- tensors and arrays ---------------------------------------------------------------------------
+
+
+def _item_key(position: SymbolicValue, *more: SymbolicValue) -> SymbolicValue:
+    """What `array.item(...)` indexes with."""
+    whole = not more and position.python_type() is tuple
+    return position if whole else TupleValue([position, *more])
 
 
 @tensor_method("numpy")

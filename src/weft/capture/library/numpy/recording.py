@@ -79,7 +79,7 @@ def record_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symb
     if ufunc is not None and len(args) == ufunc.nin + 1:
         kwargs["out"] = args.pop()
     if "out" in kwargs and not is_none(kwargs["out"]):
-        return _call_into(tx, path, args, kwargs)
+        return _call_into(tx, path, args, **kwargs)
     if path in _OF_TYPES and (tried := _try_numpy(tx, path, args, kwargs)) is not None:
         return tx.wrap_new(tried.result)
     _check_call(tx, path, args, kwargs)
@@ -145,18 +145,23 @@ _OF_TYPES: Final = frozenset({
 """Functions whose results depend on types only."""
 
 
-def _call_into(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+_SAME_KIND: Final = constant("same_kind")
+
+
+def _call_into(
+    tx: Interpreter, path: str, args: Args, *, out: SymbolicValue,
+    where: SymbolicValue | None = None, casting: SymbolicValue = _SAME_KIND,
+    **kwargs: SymbolicValue,
+) -> SymbolicValue:
     """A call with `out`, as a call and a copy."""
-    out, where = kwargs.pop("out"), kwargs.pop("where", None)
     if isinstance(out, TupleValue) and len(out.items) == 1:
         out = tx.force(out.items[0])
-    casting = kwargs.pop("casting", constant("same_kind")).constant()
     result = _call_numpy(tx, path, args, kwargs)
     if not isinstance(result, ArrayValue) or not isinstance(out, ArrayValue) or out.scalar:
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
     same = result.dtype == out.dtype or (
         calls.ufunc_of(path) is not None
-        and numpy.can_cast(result.dtype, out.dtype, casting))
+        and numpy.can_cast(result.dtype, out.dtype, casting.constant()))
     if not same:
         raise graph_break("unknown-c-function", f"numpy.{path} with an `out` of another type")
     if where is not None:

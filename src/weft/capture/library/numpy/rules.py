@@ -171,9 +171,9 @@ def _dtype(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
 
 
 @rule(torch.from_numpy)
-def _from_numpy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) == 1 and isinstance(args[0], ArrayValue) and not args[0].scalar:
-        return args[0].shared(tx)
+def _from_numpy(tx: Interpreter, array: SymbolicValue, /) -> SymbolicValue:
+    if isinstance(array, ArrayValue) and not array.scalar:
+        return array.shared(tx)
     raise graph_break("unknown-c-function", "torch.from_numpy of this value")
 
 

@@ -7,6 +7,7 @@ operators that take numbers, branches on the step, fused kernels (weft fuses by 
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from weft._torch import (
 )
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import StartOver
-from weft.capture.core.constant import constant
+from weft.capture.core.constant import FALSE, constant
 from weft.capture.library.containers.sequences import ListValue, TupleValue
 from weft.capture.library.functions.functions import inline, polyfill, rule
 from weft.capture.library.optimizers import gradient_polyfills, polyfills
@@ -47,11 +48,14 @@ def _with_tensor_scalars(original: Any, python: Any) -> None:
     """The operator; where it would read scalars from tensors, its parts."""
 
     @rule(original)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        scalars = tx.force(args[3]) if len(args) > 3 else kwargs.get("scalars")
-        if scalars is not None and _has_tensors(tx, scalars):
-            return tx.call_python(python, args, kwargs)
-        return record(tx, original, args, kwargs)
+    def handler(
+        tx: Interpreter, tensors: SymbolicValue, first: SymbolicValue, second: SymbolicValue, /,
+        scalars: SymbolicValue | None = None, **options: SymbolicValue,
+    ) -> SymbolicValue:
+        args = [tensors, first, second, *([] if scalars is None else [scalars])]
+        if scalars is not None and _has_tensors(tx, tx.force(scalars)):
+            return tx.call_python(python, args, options)
+        return record(tx, original, args, options)
 
 
 def _has_tensors(tx: Interpreter, value: SymbolicValue) -> bool:
@@ -137,21 +141,23 @@ def _without_branches(function: types.FunctionType, n_counts: int) -> None:
     selecting = polyfills.without_branches(function, n_counts)
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        chosen = kwargs.get("capturable")
-        if chosen is not None and chosen.is_constant and chosen.constant():
-            return inline(tx, function, args, kwargs)
-        return tx.call_python(selecting, args, kwargs)
+    def handler(tx: Interpreter, /, *args: SymbolicValue, capturable: SymbolicValue = FALSE,
+                **options: SymbolicValue) -> SymbolicValue:
+        kwargs = {**options, "capturable": capturable}
+        if capturable.is_constant and capturable.constant():
+            return inline(tx, function, [*args], kwargs)
+        return tx.call_python(selecting, [*args], kwargs)
 
 
 def _unfuse(function: types.FunctionType, plain: types.FunctionType) -> None:
     """A fused kernel as its operations, unless it includes a gradient scaler."""
+    parameters = inspect.signature(function)
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        scaling = [tx.force(kwargs.get(name, arg)) for name, arg in
-                   zip(("grad_scale", "found_inf"), args[-2:], strict=True)]
-        scaled = any(isinstance(value, TensorValue) for value in scaling)
+        values = parameters.bind(*args, **kwargs).arguments
+        scaled = any(isinstance(tx.force(values[name]), TensorValue)
+                     for name in ("grad_scale", "found_inf"))
         return inline(tx, function if scaled else plain, args, kwargs)
 
 

@@ -365,9 +365,10 @@ _PLAIN_OPTIONS: Final = frozenset({"dtype", "device", "high", "low", "n", "size"
 
 
 @draw_ahead.define
-def _draw_ahead(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _draw_ahead(tx: Interpreter, target: Any, source: SymbolicValue, args: Args, kwargs: Kwargs
+                ) -> SymbolicValue:
     """What an operation draws from the generator it is given, which is no node's argument."""
-    generator = tx.force(kwargs.pop("generator"))
+    generator = tx.force(source)
     name = getattr(target, "__name__", target)
     if not isinstance(generator, RandomGeneratorValue) or not isinstance(
             tx.builder, GraphBuilder):

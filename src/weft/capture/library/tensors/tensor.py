@@ -388,8 +388,8 @@ overriding_result: Declared[
 overridden_function: Declared[[Any, Args], tuple[Any, Args]] = Declared()
 """The function and the arguments that `__torch_function__` receives for a graph operation."""
 
-draw_ahead: Declared[[Interpreter, Any, Args, Kwargs], SymbolicValue] = Declared()
-"""The result of an operation that draws from a generator of the program."""
+draw_ahead: Declared[[Interpreter, Any, SymbolicValue, Args, Kwargs], SymbolicValue] = Declared()
+"""The result of an operation that draws from a generator of the program, which comes first."""
 
 OTHER_TENSORS: list[tuple[
     Callable[[type], bool], Callable[[Any, Any, Source | None], SymbolicValue]]] = []
@@ -422,7 +422,8 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
             return overridden
     args, kwargs = _plain_arguments(tx, target, args, kwargs)
     if "generator" in kwargs:
-        return draw_ahead(tx, target, args, kwargs)
+        rest = {name: value for name, value in kwargs.items() if name != "generator"}
+        return draw_ahead(tx, target, kwargs["generator"], args, rest)
     nodes = tuple(arg.proxy(tx) for arg in args)
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
@@ -440,11 +441,12 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
     note(node, CapturedFacts(
         seen.notes, has_effect=same is not None or seen.has_effect, by_python=seen.by_python,
         answers=tuple(tx.shapes.data.answers), carries_floats=tx.shapes.floats.carrying))
-    return same or _written_out(tx, kwargs.get("out"), result) or wrap_result(tx, node, result)
+    return same or _written_out(tx, kwargs, result) or wrap_result(tx, node, result)
 
 
-def _written_out(tx: Interpreter, out: SymbolicValue | None, result: Any) -> SymbolicValue | None:
+def _written_out(tx: Interpreter, kwargs: Kwargs, result: Any) -> SymbolicValue | None:
     """The value of several results that were written into the tensors of `out`, else None."""
+    out = kwargs.get("out")
     if isinstance(out, (TupleValue, ListValue)) and isinstance(result, tuple):
         return NamedTupleValue(list(out.all(tx)), None, type(result))
     return None

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft._torch import nn_functions
-from weft.capture.core.base import Args, Kwargs, SymbolicValue, by_name
+from weft.capture.core.base import Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import graph_break
-from weft.capture.core.constant import NONE, constant, evaluate, is_none
+from weft.capture.core.constant import NONE, constant, evaluate, is_none, python_object
+from weft.capture.core.rules import passed
 from weft.capture.library.containers.sequences import ListValue, TupleValue
 from weft.capture.library.functions.functions import rule
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue, operand
@@ -26,22 +27,21 @@ if TYPE_CHECKING:
 
 
 @rule(nn_functions.pad)
-def _pad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _pad(tx: Interpreter, input: SymbolicValue, pad: SymbolicValue,
+         mode: SymbolicValue | None = None, value: SymbolicValue | None = None) -> SymbolicValue:
     """Padding by zero copies the input with its strides; otherwise the result is row-major or
     channels-last."""
-    args = [tx.force(arg) for arg in args]
-    mode = by_name(args, kwargs, "input", "pad", "mode").get("mode", constant("constant"))
-    plain = len(args) > 1 and mode.is_constant and mode.constant() == "constant"
-    if plain and _is_scattered(args[0]) and _pads_nothing(tx, args[1]):
-        return record(tx, "clone", args[:1])
-    if mode.is_constant and mode.constant() == "circular" and _pads_whole_rows(tx, args):
-        return tx.call_python(library_polyfills.circular_pad, args[:2])
-    return record(tx, nn_functions.pad, args, kwargs)
+    x, widths = tx.force(input), tx.force(pad)
+    kind = python_object(tx, constant("constant") if mode is None else mode)
+    if kind == "constant" and _is_scattered(x) and _pads_nothing(tx, widths):
+        return record(tx, "clone", [x])
+    if kind == "circular" and _pads_whole_rows(tx, x, widths):
+        return tx.call_python(library_polyfills.circular_pad, [x, widths])
+    return record(tx, nn_functions.pad, [x, widths], passed(mode=mode, value=value))
 
 
-def _pads_whole_rows(tx: Interpreter, args: Args) -> bool:
+def _pads_whole_rows(tx: Interpreter, x: SymbolicValue, widths: SymbolicValue) -> bool:
     """Whether a row-major tensor is padded along its last dimensions, by at most their sizes."""
-    x, widths = args[0], args[1] if len(args) > 1 else NONE
     if not isinstance(x, TensorValue) or not isinstance(widths, TupleValue | ListValue):
         return False
     numbers = [tx.force(width) for width in widths.iterate(tx)]
