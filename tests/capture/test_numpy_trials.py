@@ -65,16 +65,16 @@ DATA: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_and_positions_are_tried_with_few(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = SIZES[name]
+    path, args, kwargs = SIZES[name]
     monkeypatch.setattr(numpy_models, "_TRIED", {})
     monkeypatch.setattr(Blank, "_extremes", lambda self: pytest.fail("limits of integers"))
-    try_out(*case)
+    try_out(path, (args, kwargs))
 
 
 @pytest.mark.parametrize("name", DATA)
 def test_integers_that_are_data_are_tried_at_the_limits(
         name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = DATA[name]
+    path, args, kwargs = DATA[name]
     tried: list[Blank] = []
     extremes = Blank._extremes
 
@@ -84,5 +84,5 @@ def test_integers_that_are_data_are_tried_at_the_limits(
 
     monkeypatch.setattr(numpy_models, "_TRIED", {})
     monkeypatch.setattr(Blank, "_extremes", noted)
-    try_out(*case)
-    assert tried or not try_out(*case).agrees  # type: ignore[union-attr]
+    try_out(path, (args, kwargs))
+    assert tried or not try_out(path, (args, kwargs)).agrees  # type: ignore[union-attr]

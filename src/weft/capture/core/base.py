@@ -247,11 +247,6 @@ class Namespace(SymbolicValue):
         raise NotImplementedError
 
 
-def by_name(args: Args, kwargs: Kwargs, *parameters: str) -> Kwargs:
-    """The arguments of a call by the names of its parameters."""
-    return dict(zip(parameters, args, strict=False)) | kwargs
-
-
 def drain(tx: Interpreter, iterator: SymbolicValue) -> Iterator[SymbolicValue]:
     """The remaining items of an iterator."""
     while (item := iterator.next(tx)) is not None:

@@ -10,8 +10,7 @@ object::
     def m_get(self, tx, key, default=NONE, /): ...
 
 `Rule.call` binds the arguments of a call to them; signatures are read once. Arguments that do not
-fit end the graph: Python makes the call, and raises its own TypeError. A rule that passes on
-whatever it is given takes the list and the dictionary themselves: `(tx, args, kwargs)`.
+fit end the graph: Python makes the call, and raises its own TypeError.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Rule:
     rule may stand for several callables.
     """
 
-    __slots__ = ("_arities", "_of", "_takes_lists", "first", "function", "name")
+    __slots__ = ("_arities", "_of", "first", "function", "name")
 
     def __init__(self, function: RuleFunction, name: str, first: int = 1, of: object = None,
                  skipped: int = 0) -> None:
@@ -67,14 +66,11 @@ class Rule:
         self.first = first
         self._of = of, skipped
         self._arities: list[Arity] | None = None
-        self._takes_lists = False
 
     def call(self, first: tuple[object, ...], args: Args, kwargs: Kwargs) -> SymbolicValue:
         """The result for the arguments of a call, behind what comes first."""
         if not self.fits(len(args), kwargs):
             raise graph_break("unknown-operation", f"{self.name} of {len(args)} arguments")
-        if self._takes_lists:
-            return self.function(*first, args, kwargs)
         return self.function(*first, *args, **kwargs)
 
     def fits(self, count: int, names: Collection[str]) -> bool:
@@ -85,10 +81,7 @@ class Rule:
     def _read(self) -> list[Arity]:
         """What the signatures of the function and of the callable accept."""
         own, outer = arity(self.function, self.first), _arity_of_callable(*self._of)
-        self._takes_lists = [*own.names] == ["args", "kwargs"] and own.least == 2
-        self._arities = [] if self._takes_lists else [own]
-        if outer is not None:
-            self._arities.append(outer)
+        self._arities = [own] if outer is None else [own, outer]
         return self._arities
 
     def __repr__(self) -> str:

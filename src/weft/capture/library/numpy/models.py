@@ -4,7 +4,7 @@ numbers.
 Place in the pipeline: beside `numpy_calls`, whose operations are PyTorch's emulation of NumPy; used
 by `recording`. A `Blank` describes an array whose numbers depend on data::
 
-    tried = try_out("fix", [Blank((3,), (1,), numpy.dtype("float32"))], {})
+    tried = try_out("fix", ([Blank((3,), (1,), numpy.dtype("float32"))], {}))
     tried.result.dtype, tried.shares_memory, tried.agrees   # float32, False, False
 """
 
@@ -114,11 +114,15 @@ class Tried:
     """Whether PyTorch's emulation of NumPy gives the same result."""
 
 
-def try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None:
+Call = tuple[list[Any], dict[str, Any]]
+"""The arguments of a call."""
+
+
+def try_out(path: str, call: Call) -> Tried | None:
     """NumPy's function of that name on such arguments; None if the trial shows nothing."""
-    key = (path, _frozen(args), _frozen(kwargs))
+    key = (path, _frozen(call))
     if key not in _TRIED:
-        _TRIED[key] = _try_out(path, args, kwargs)
+        _TRIED[key] = _try_out(path, call)
     return _TRIED[key]
 
 
@@ -137,10 +141,10 @@ def _frozen(value: Any) -> Any:
     return value if isinstance(value, Blank) else (type(value), repr(value))
 
 
-def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None:
+def _try_out(path: str, call: Call) -> Tried | None:
     with numpy.errstate(all="ignore"), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        inputs, result = _first_result(path, args, kwargs)
+        inputs, result = _first_result(path, call)
         if isinstance(result, numpy.linalg.LinAlgError):  # of these numbers: nothing was learned
             return None
         if isinstance(result, Exception):  # it comes again where the program runs
@@ -151,32 +155,32 @@ def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None
         argument = next((at for at, a in enumerate(inputs[0]) if a is result), -1) if (
             isinstance(result, numpy.ndarray)) else -1
         return Tried(_blanks(result), shares, argument,
-                     all(_agrees(path, args, kwargs, s) for s in _samples(path, args, kwargs)))
+                     all(_agrees(path, call, s) for s in _samples(path, call)))
 
 
-def _samples(path: str, args: list[Any], kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+def _samples(path: str, call: Call) -> list[dict[str, Any]]:
     """What arrays are filled with to compare the emulation with NumPy."""
-    dtypes = {blank.dtype for blank in instances(Blank, (args, kwargs))}
+    dtypes = {blank.dtype for blank in instances(Blank, call)}
     kinds = {dtype.kind for dtype in dtypes}
     if path in _CASTS:
         return [*_SAMPLES[:1]]
     samples = [*(_SAMPLES if "f" in kinds else _SAMPLES[:1])]
-    if kinds & {"i", "u"} and _are_sizes(path, args, kwargs):
+    if kinds & {"i", "u"} and _are_sizes(path, call):
         return samples
     if numpy.dtype(numpy.float16) in dtypes:
         return [*samples, _HALF_LIMITS]
     return [*samples, _LIMITS] if kinds & {"i", "u"} else samples
 
 
-def _are_sizes(path: str, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def _are_sizes(path: str, call: Call) -> bool:
     """Whether integers among the arguments are counts, sizes or positions: others of them give a
     result of another shape, or are refused. At the limits of a type these would ask for all of
     memory, or be written past (`bincount`)."""
 
     def outcome(number: int, most: int) -> Any:
-        inputs = _fill((args, kwargs), lambda blank: blank.within(most, _FEW).filled(
+        inputs = _fill(call, lambda blank: blank.within(most, _FEW).filled(
             (number if blank.dtype.kind in "iu" else 1,)))
-        return _outcome(numpy_function(path), *inputs)
+        return _outcome(numpy_function(path), inputs)
 
     most = 1
     if isinstance(few := outcome(1, most), Exception):  # other arguments are about the real sizes
@@ -191,25 +195,25 @@ def _shapes(result: Any) -> Any:
     return result.shape if isinstance(result, numpy.ndarray) else None
 
 
-def _first_result(path: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def _first_result(path: str, call: Call) -> tuple[Any, Any]:
     """Arguments full of ones (or else identity matrices), and what the function returns or
     raises."""
-    inputs = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled((1,)))
-    result = _outcome(numpy_function(path), *inputs)
+    inputs = _fill(call, lambda blank: blank.within(_LARGEST).filled((1,)))
+    result = _outcome(numpy_function(path), inputs)
     if isinstance(result, numpy.linalg.LinAlgError):
-        inputs = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled(
+        inputs = _fill(call, lambda blank: blank.within(_LARGEST).filled(
             (1, *[0] * (blank.shape or (0,))[-1])))
-        result = _outcome(numpy_function(path), *inputs)
+        result = _outcome(numpy_function(path), inputs)
     return inputs, result
 
 
-def _agrees(path: str, args: list[Any], kwargs: dict[str, Any], sample: dict[str, Any]) -> bool:
+def _agrees(path: str, call: Call, sample: dict[str, Any]) -> bool:
     """Whether the emulation computes what NumPy computes, as far as a sample shows."""
 
     def varied(blank: Blank) -> Any:
         return blank.within(_LARGEST_COMPARED).filled(sample.get(blank.dtype.kind, (1,)))
 
-    inputs, copies = _fill((args, kwargs), varied), _fill((args, kwargs), varied)
+    inputs, copies = _fill(call, varied), _fill(call, varied)
     for values in (inputs[0], copies[0]) if path in _SORTED else ():
         values[_SORTED[path]] = numpy.sort(values[_SORTED[path]])
     if path.startswith("empty"):
@@ -218,15 +222,16 @@ def _agrees(path: str, args: list[Any], kwargs: dict[str, Any], sample: dict[str
         operands, named = _as_operands(copies)
     except TypeError:  # of no type that tensors have
         return False
-    wanted = _outcome(numpy_function(path), *inputs)
-    computed = _outcome(operation(path), operands, named)
+    wanted = _outcome(numpy_function(path), inputs)
+    computed = _outcome(operation(path), (operands, named))
     if isinstance(wanted, Exception) or isinstance(computed, Exception):
         return isinstance(wanted, Exception) and isinstance(computed, Exception)
     return _same(wanted, computed) and _same(inputs, (operands, named))
 
 
-def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _outcome(function: Callable[..., Any], call: Any) -> Any:
     """What the call returns or raises: not all functions take all numbers."""
+    args, kwargs = call
     try:
         return function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  whatever it is, the two are compared

@@ -258,7 +258,7 @@ def _returned_argument(args: Args, result: SymbolicValue) -> SymbolicValue | Non
 def _try_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | None:
     """What NumPy itself does with such arguments, or None if that cannot be tried."""
     known = known_arguments(tx, args, kwargs, _stand_in)
-    return None if known is None else try_out(path, *known)
+    return None if known is None else try_out(path, known)
 
 
 def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:

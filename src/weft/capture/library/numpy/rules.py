@@ -141,8 +141,10 @@ _SCALARS: Final = {kind for kind in vars(numpy).values() if isinstance(kind, typ
 
 
 @constructor(*(kind for kind in _SCALARS if issubclass(kind, numpy.generic)))
-def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _scalar(tx: Interpreter, cls: type, /, *values: SymbolicValue, **kwargs: SymbolicValue
+            ) -> SymbolicValue:
     """`numpy.float32(x)`."""
+    args = [*values]
     result = of_numbers(tx, cls, args, kwargs) or evaluated(tx, cls, args, kwargs)
     if result is None and len(args) == 1 and not kwargs and (
             _has_arrays(args) or isinstance(args[0], SymbolicNumberValue)):
@@ -158,13 +160,15 @@ _CONVERTER = vars(sys.modules["numpy._core._multiarray_umath"])["_array_converte
 
 
 @constructor(_CONVERTER)
-def _converter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.call_python(polyfills.ArrayConverter, args, kwargs)
+def _converter(tx: Interpreter, cls: type, /, *args: SymbolicValue, **kwargs: SymbolicValue
+               ) -> SymbolicValue:
+    return tx.call_python(polyfills.ArrayConverter, [*args], kwargs)
 
 
 @constructor(numpy.dtype)
-def _dtype(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    dtype = evaluated(tx, cls, args, kwargs)
+def _dtype(tx: Interpreter, cls: type, /, *args: SymbolicValue, **kwargs: SymbolicValue
+           ) -> SymbolicValue:
+    dtype = evaluated(tx, cls, [*args], kwargs)
     if dtype is None:
         raise graph_break("unknown-operation", "making a numpy.dtype")
     return dtype

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from weft._torch import (
     group_tensors_by_device_and_dtype,
     optimizer_number,
 )
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.core.base import MISSING, SymbolicValue
 from weft.capture.core.breaks import StartOver
 from weft.capture.core.constant import FALSE, constant
 from weft.capture.library.containers.sequences import ListValue, TupleValue
@@ -79,20 +79,22 @@ def _state_made_first(function: types.FunctionType) -> None:
     later."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if _make_state(tx, function, args, kwargs):
+    def handler(tx: Interpreter, optimizer: SymbolicValue, group: SymbolicValue, /,
+                *lists: SymbolicValue, **named: SymbolicValue) -> SymbolicValue:
+        if not named and _make_state(tx, function, optimizer, group, lists):
             raise StartOver
-        note_step(tx, args[0].real())
-        return inline(tx, function, args, kwargs)
+        note_step(tx, optimizer.real())
+        return inline(tx, function, [optimizer, group, *lists], named)
 
 
-def _make_state(tx: Interpreter, function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
+def _make_state(tx: Interpreter, function: types.FunctionType, owner: SymbolicValue,
+                target: SymbolicValue, targets: Sequence[SymbolicValue]) -> bool:
     """Run `_init_group` on the real optimizer; returns whether that changed its state."""
-    optimizer = args[0].real()
-    group = tx.force(args[1])
-    if not isinstance(optimizer, torch.optim.Optimizer) or kwargs or group.real() is MISSING:
+    optimizer = owner.real()
+    group = tx.force(target)
+    if not isinstance(optimizer, torch.optim.Optimizer) or group.real() is MISSING:
         return False
-    lists = [tx.force(arg) for arg in args[2:]]
+    lists = [tx.force(values) for values in targets]
     if not all(isinstance(values, ListValue) and not values.items for values in lists):
         return False
     with_gradient = _parameters_with_gradients(tx, group)
@@ -154,11 +156,11 @@ def _unfuse(function: types.FunctionType, plain: types.FunctionType) -> None:
     parameters = inspect.signature(function)
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def handler(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
         values = parameters.bind(*args, **kwargs).arguments
         scaled = any(isinstance(tx.force(values[name]), TensorValue)
                      for name in ("grad_scale", "found_inf"))
-        return inline(tx, function if scaled else plain, args, kwargs)
+        return inline(tx, function if scaled else plain, [*args], kwargs)
 
 
 _BRANCHING: Final = (("radam", "_single_tensor_radam", 1), ("radam", "_multi_tensor_radam", 1),

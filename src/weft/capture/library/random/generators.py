@@ -337,21 +337,21 @@ def _wrap_generator(tx: Interpreter, obj: Any, source: Source | None) -> Symboli
 # -- generators made in the frame -----------------------------------------------------------------
 
 
-def _make(tx: Interpreter, make: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _make(tx: Interpreter, make: Any, /, *args: SymbolicValue, **kwargs: SymbolicValue
+          ) -> SymbolicValue:
     """A generator is made ahead of the graph, as its draws are."""
     known = known_arguments(tx, args, kwargs, _model_of)
     if known is None or not isinstance(tx.builder, GraphBuilder):
         raise graph_break("unknown-operation", f"making a generator by {make.__name__}")
     model = evaluate(tx, lambda: make(*known[0], **known[1]))
     place = tx.tree.drawn(type(model).__name__)
-    tx.numbers.draws.append(Draw(place, NONE, make, args, kwargs))
+    tx.numbers.draws.append(Draw(place, NONE, make, [*args], kwargs))
     return RandomGeneratorValue(model, place)
 
 
-for _kind in (random.Random, torch.Generator, numpy.random.RandomState):
-    constructor(_kind)(_make)
+constructor(random.Random, torch.Generator, numpy.random.RandomState)(_make)
 rule(numpy.random.default_rng)(
-    lambda tx, args, kwargs: _make(tx, numpy.random.default_rng, args, kwargs))
+    lambda tx, /, *args, **kwargs: _make(tx, numpy.random.default_rng, *args, **kwargs))
 wraps(type(numpy.random.default_rng))(wrap_builtin)  # written in Cython
 
 

@@ -16,9 +16,10 @@ import struct
 import typing
 import uuid
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.core.base import Args, Kwargs, SymbolicValue
+from weft.capture.core.base import Kwargs, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import ConstantValue, evaluate, known_arguments
 from weft.capture.core.registry import wraps, wraps_named
@@ -43,7 +44,8 @@ _FUNCTIONS: Final[tuple[Any, ...]] = (
 )
 
 
-def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
+def _evaluate(tx: Interpreter, function: Any, args: Sequence[SymbolicValue], kwargs: Kwargs
+              ) -> SymbolicValue | None:
     """The result of Python's own call, or None if an argument is not entirely known."""
     known = known_arguments(tx, args, kwargs)
     if known is None:
@@ -63,7 +65,8 @@ def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sym
 
 @constructor(*_BY_VALUE)
 @constructor_named(*_PLACEMENTS)
-def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _make(tx: Interpreter, cls: type, /, *args: SymbolicValue, **kwargs: SymbolicValue
+          ) -> SymbolicValue:
     obj = _evaluate(tx, cls, args, kwargs)
     if obj is None:
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
@@ -97,14 +100,14 @@ def _wrap_by_identity(tx: Interpreter, obj: Any, source: Source | None) -> Symbo
 
 def _register(function: Any) -> None:
     @rule(function)
-    def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def call(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
         result = _evaluate(tx, function, args, kwargs)
         if result is not None:
             return result
         value = tx.wrap_fixed(function, function.__name__)
         if not isinstance(value, FunctionValue):
             raise graph_break("unknown-c-function", f"{function.__name__} of what is unknown")
-        return value.inline(tx, args, kwargs)
+        return value.inline(tx, [*args], kwargs)
 
 
 for _function in _FUNCTIONS:

@@ -25,7 +25,7 @@ import itertools
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.core.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
@@ -246,7 +246,8 @@ class LateResult(SymbolicValue):
 # -- calls ----------------------------------------------------------------------------------------
 
 
-def make_call(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def make_call(tx: Interpreter, function: Any, args: Sequence[SymbolicValue], kwargs: Kwargs
+              ) -> SymbolicValue:
     """Call a function, or a method of the first argument, and record it."""
     operands = [tx.force(arg) for arg in args]
     owner = operands[0] if operands else None
@@ -389,13 +390,14 @@ _LATER: Final[dict[type, dict[Any, tuple[type, ...]]]] = {
 
 
 @constructor(*_MAKERS)
-def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _make(tx: Interpreter, cls: type, /, *args: SymbolicValue, **kwargs: SymbolicValue
+          ) -> SymbolicValue:
     return make_call(tx, cls, args, kwargs)
 
 
 def _register(function: Any) -> None:
     @rule(function)
-    def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def call(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
         if function in _READERS and not isinstance(tx.force(args[0]), RemadeValue):
             raise graph_break("unknown-c-function", f"{function.__name__} of {args[0]!r}")
         return make_call(tx, function, args, kwargs)

@@ -78,9 +78,9 @@ def _resizing(function: Any) -> None:
     """A rule that raises for images without pixels, as the kernels do."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        args = _by_sizes(tx, function, [tx.force(arg) for arg in args])
-        image = record(tx, function, args, kwargs)
+    def handler(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
+        sized = _by_sizes(tx, function, [tx.force(arg) for arg in args])
+        image = record(tx, function, sized, kwargs)
         if isinstance(image, TensorValue) and not evaluate(tx, lambda: _has_pixels(image.example)):
             raise graph_break("operator-failed", f"{function.__name__} of {image!r}")
         return image
@@ -145,10 +145,10 @@ def _of_images(function: Any) -> None:
     """A rule that keeps channels-last memory, as the CPU kernels do and the formulas do not."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        args = [tx.force(arg) for arg in args]
-        image = record(tx, function, args, kwargs)
-        source = args[0] if args else None
+    def handler(tx: Interpreter, input: SymbolicValue, *args: SymbolicValue,
+                **kwargs: SymbolicValue) -> SymbolicValue:
+        source = tx.force(input)
+        image = record(tx, function, [source, *map(tx.force, args)], kwargs)
         if isinstance(source, TensorValue) and isinstance(image, TensorValue):
             x = source.example
             if x.device.type == "cpu" and x.dim() == 4 and is_channels_last(x):
@@ -158,12 +158,12 @@ def _of_images(function: Any) -> None:
 
 
 @rule(torch.fused_moving_avg_obs_fake_quant)
-def _observe(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _observe(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
     """The first call, by channel, resizes the ranges and scales that it is given."""
     ranges = [r.example for r in map(tx.force, args[3:7]) if isinstance(r, TensorValue)]
     if any(r.shape.numel() == 0 for r in ranges):
         raise graph_break("operator-failed", "fused_moving_avg_obs_fake_quant of no ranges yet")
-    return record(tx, torch.fused_moving_avg_obs_fake_quant, args, kwargs)
+    return record(tx, torch.fused_moving_avg_obs_fake_quant, [*args], kwargs)
 
 
 _of_images(torch.channel_shuffle)

@@ -35,8 +35,9 @@ _LONGEST_UNROLLED: Final = 32
 
 def _layer(function: Any, mode: int) -> None:
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        args = [tx.force(arg) for arg in args]
+    def handler(tx: Interpreter, /, *values: SymbolicValue, **kwargs: SymbolicValue
+                ) -> SymbolicValue:
+        args = [tx.force(value) for value in values]
         if not _is_of_one_length(args):
             return _packed_layer(tx, function, args, kwargs)
         args = _with_plain_options(args)
@@ -53,9 +54,9 @@ _layer(torch.rnn_relu, RNN_RELU)
 
 
 @rule(torch.lstm)
-def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _lstm(tx: Interpreter, /, *values: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
     """A library call, if PyTorch would make one for plain sizes."""
-    args = [tx.force(arg) for arg in args]
+    args = [tx.force(value) for value in values]
     if not _is_of_one_length(args):
         return _packed_layer(tx, torch.lstm, args, kwargs)
     args = _with_plain_options(args)
@@ -85,8 +86,9 @@ def _packed_layer(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
 
 def _of_lengths(function: Any, form: Any) -> None:
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        args = [tx.force(arg) for arg in args]
+    def handler(tx: Interpreter, /, *values: SymbolicValue, **kwargs: SymbolicValue
+                ) -> SymbolicValue:
+        args = [tx.force(value) for value in values]
         if not kwargs and _are_data_and_lengths(args):
             return tx.call_python(form, args)
         return record(tx, function, args, kwargs)

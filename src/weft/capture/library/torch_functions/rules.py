@@ -40,7 +40,7 @@ from weft._torch import (
     torch_function_mode_at,
     torch_function_modes,
 )
-from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.core.base import MISSING, Kwargs, SymbolicValue
 from weft.capture.core.breaks import SkipFrame, graph_break
 from weft.capture.core.constant import (
     FALSE,
@@ -79,7 +79,7 @@ def _false(tx: Interpreter) -> SymbolicValue:
 
 
 @rule(get_tracing_state, log_api_usage_once, *saved_tensors_hooks_switches)
-def _none(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _none(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
     return NONE
 
 
@@ -87,7 +87,7 @@ def _state(function: Any) -> None:
     """The rule of a function that reads guarded global state: its current value."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def handler(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
         value = evaluate_call(tx, function, args, kwargs)
         if value is MISSING:
             raise graph_break("state", f"{function.__name__} of values that are no constants")
@@ -160,8 +160,8 @@ def _recorded_as_one_call(function: Any) -> None:
     """The rule of a Python function of torch that is recorded as one call."""
 
     @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return record(tx, function, args, kwargs)
+    def handler(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
+        return record(tx, function, [*args], kwargs)
 
 
 def _under_another_name(name: str, function: Any) -> None:
@@ -173,7 +173,7 @@ def _under_another_name(name: str, function: Any) -> None:
 
     call.__name__ = call.__qualname__ = f"c_{name}"
     globals()[call.__name__] = call  # where the text of a graph module finds it
-    rule(function)(lambda tx, args, kwargs: record(tx, call, args, kwargs))
+    rule(function)(lambda tx, /, *args, **kwargs: record(tx, call, [*args], kwargs))
 
 
 for _name in torch.functional.__all__:
@@ -459,8 +459,9 @@ def _check_all(tx: Interpreter, cond: SymbolicValue, message: SymbolicValue | No
 
 
 @rule(assert_async)
-def _assert_async(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    record(tx, assert_async, args, kwargs)
+def _assert_async(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+                  ) -> SymbolicValue:
+    record(tx, assert_async, [*args], kwargs)
     return NONE
 
 
