@@ -49,7 +49,7 @@ def test_masks(mask: Callable[[torch.Tensor], torch.Tensor], dropped: bool) -> N
 
     def look(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., object]:
         (node,) = [n for n in gm.graph.nodes if "scaled_dot_product" in str(n.target)]
-        seen.append(hides_nothing(node.args[3]))
+        seen.append(hides_nothing(node.kwargs["attn_mask"]))
         return weft.compile_fx(gm, example_inputs)
 
     def program(query: torch.Tensor) -> torch.Tensor:

@@ -338,7 +338,7 @@ class Tracer:
                 return args[0].register_hook(marked_hook(hook, self._is_backward))
             own = FUNCTIONS.get(node.target)
             if own is not None:
-                return own(node, args, kwargs)
+                return own(node, *args, **kwargs)
             return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
