@@ -264,13 +264,13 @@ class CompiledModule(torch.nn.Module):
         """Load a state of the original, or one with torch.compile's prefix."""
         state = dict(state_dict)
         versions = getattr(state_dict, "_metadata", None)
-        given = _WithMetadata(state)
+        entries = _WithMetadata(state)
         if versions is not None:
-            given._metadata = {**versions, **{
+            entries._metadata = {**versions, **{
                 f"{_PREFIX}{name}".rstrip("."): version for name, version in versions.items()
                 if not f"{name}.".startswith(_PREFIX)}}
         try:
-            result = super().load_state_dict(given, strict, assign)
+            result = super().load_state_dict(entries, strict, assign)
         except RuntimeError as error:
             raise RuntimeError(str(error).replace(_PREFIX, "")) from None
         for keys in (result.missing_keys, result.unexpected_keys):

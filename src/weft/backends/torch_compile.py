@@ -135,19 +135,19 @@ class _Symbols:
     def _symbol(self, theirs: torch.SymInt, hint: int) -> Any:
         """A new symbol of weft's for one of theirs; an int for the sizes 0 and 1."""
         expression, name = theirs.node.expr, str(theirs)
-        made: Any
+        number: Any
         if not theirs.node.has_hint():
-            made = self._context.unbacked_size(hint, name, lo=0, hi=_ANY_SIZE)
+            number = self._context.unbacked_size(hint, name, lo=0, hi=_ANY_SIZE)
         elif expression in self._sizes:
-            made = self._context.size(hint, name)
+            number = self._context.size(hint, name)
             for holds in (theirs >= 2, theirs <= COMMON_LIMIT) if hint > 1 else (theirs == hint,):
                 _require(holds, f"the range of {name}")
         else:
-            made = self._context.integer(hint, name)
-        if not isinstance(made, int):
-            self._ours[expression] = made
-            self._theirs[str(expr_of(made))] = theirs
-        return made
+            number = self._context.integer(hint, name)
+        if not isinstance(number, int):
+            self._ours[expression] = number
+            self._theirs[str(expr_of(number))] = theirs
+        return number
 
     def guard(self) -> None:
         """Ask torch.compile's symbols what the compiled graph goes by."""
