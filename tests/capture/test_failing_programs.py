@@ -305,3 +305,14 @@ x = x + F.one_hot(s.n[: 0 if k > 4 else 3] % 3, {classes}).sum()
 def test_attributes_behind_writes_that_autograd_sees(read: str) -> None:
     """They were thought to be able to raise: no graph would do, and capture never ended."""
     _compare(f"s.h[1] = x[0]\n{read}\nx = x + s.v[k.item()]", "eager", n_calls=4)
+
+
+@pytest.mark.parametrize("end", ["s.m.t_()", "x[k]"])
+def test_a_step_in_a_capture_that_is_given_up_leaves_no_state(end: str) -> None:
+    """The state was made by an interpretation whose graph could not be kept."""
+    _compare(f"""
+x = x + F.one_hot(s.n % 3, k.item()).sum(1)
+s.net(x.detach()).square().sum().backward()
+s.adam.step()
+{end}
+""", "aot_eager", n_calls=2)

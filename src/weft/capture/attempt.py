@@ -70,6 +70,8 @@ class Attempt:
         self.data_dependent = data_dependent
         self._shapes: ShapeContext | None = None
         self._tried: list[SymbolicInterpreter] = []
+        self.final: SymbolicInterpreter | None = None
+        """The interpretation that became an entry, if there is one."""
         self.raised: ObservedException | None = None
         """The exception with which the program left the frame, if it did."""
         self._raises_at = -1
@@ -129,12 +131,10 @@ class Attempt:
         enter_devices(tx, self.devices)
         return tx
 
-    def settle(self, last: SymbolicInterpreter) -> None:
-        """Take back what the interpretations before the last one did to the program's objects."""
-        take_back_unreached(last, self._tried)
-
     def forget(self) -> None:
-        """Drop the references to the program's objects."""
+        """Drop the references to the program's objects, and take back what interpretations did to
+        them that did not become the entry."""
+        take_back_unreached(self.final, self._tried)
         for tx in self._tried:
             tx.forget()
 

@@ -367,7 +367,6 @@ class FrameCompiler:
         """
         code, globals = attempt.state.code, attempt.state.globals
         tx, emit, signal = attempt.interpret()
-        attempt.settle(tx)
         raised = attempt.raised
         if raised is not None:
             self._note_raise(code, raised)
@@ -402,6 +401,7 @@ class FrameCompiler:
         if events.watched():
             events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
         events.record("bytecode", code=code, source=text)
+        attempt.final = tx
         return entry
 
     def _graph(self, tx: SymbolicInterpreter, emit: ReplacementEmitter, code: types.CodeType

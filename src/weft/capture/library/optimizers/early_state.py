@@ -67,12 +67,13 @@ def note_step(tx: Interpreter, optimizer: object) -> None:
             state.user = ref(tx)
 
 
-def take_back_unreached(last: Interpreter, tried: Iterable[Interpreter]) -> None:
-    """Remove what the interpretations of a frame have made for steps to which the last one did not
-    come."""
+def take_back_unreached(final: Interpreter | None, tried: Iterable[Interpreter]) -> None:
+    """Remove what the interpretations of a frame have made for steps to which the final one, if
+    any, did not come."""
     makers = list(tried)
     unreached = [s for s in _EARLY
-                 if s.maker() in makers and (s.user is None or s.user() is not last)]
+                 if s.maker() in makers and (final is None or s.user is None
+                                             or s.user() is not final)]
     for state in unreached:
         state.take_back()
         _EARLY.remove(state)
