@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, final
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from weft._torch import FakeTensor
+from weft.aot.views import Unsupported
 from weft.backends.inductor import compile_fx
 from weft.compiling import compiling
 from weft.diagnostics import events, failures
@@ -27,7 +29,7 @@ from weft.errors import InternalError
 from weft.shapes.context import COMMON_LIMIT, ShapeContext
 from weft.shapes.graph_facts import CapturedFacts, GraphFacts, note, note_graph
 from weft.shapes.guard import python_text
-from weft.shapes.symnode import expr_of
+from weft.shapes.symnode import UndecidedValue, expr_of
 from weft.torch_settings import settings_of
 
 Settings = Mapping[str, Any]
@@ -44,35 +46,59 @@ def weft(
     with compiling():
         try:
             return _compiled(gm, example_inputs, settings)
-        except _NoExample as reason:
+        except (_Uncompiled, Unsupported, UndecidedValue) as reason:
             events.record("uncompiled", reason=str(reason))
             events.count("uncompiled_graphs")
-            return gm.forward
         except Exception as error:  # noqa: BLE001  the boundary: torch.compile's graph runs as it is
             failures.handle(error, during="compiling a graph of torch.compile",
                             attachments={"graph.py": gm.code})
-            return gm.forward
+        return gm.forward
 
 
 def _compiled(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings
               ) -> Callable[..., Any]:
-    symbols = _Symbols()
-    inputs = symbols.replace(gm, example_inputs)
-    call = compile_fx(gm, inputs, **settings)
+    """The compiled graph; floats are symbolic if operators allow it."""
+    symbols = _Symbols(gm)
+    try:
+        return _attempt(symbols, example_inputs, settings)
+    except (Unsupported, UndecidedValue):
+        if not _fix_floats(gm):
+            raise
+    return _attempt(_Symbols(gm), example_inputs, settings)
+
+
+def _attempt(symbols: _Symbols, example_inputs: Sequence[Any], settings: Settings
+             ) -> Callable[..., Any]:
+    with symbols.in_place(example_inputs) as inputs:
+        call = compile_fx(symbols.gm, inputs, **settings)
     symbols.guard()
     return call
 
 
-class _NoExample(Exception):
-    """A number of which this call says nothing."""
+def _fix_floats(gm: GraphModule) -> bool:
+    """Make constants of the program's floats, which torch.compile passes as tensors and reads by
+    `item`; it guards their values. Whether there were any."""
+    nodes = [n for n in gm.graph.find_nodes(op="call_method", target="item")
+             if isinstance(n.meta.get("example_value"), torch.SymFloat)
+             and n.meta["example_value"].node.has_hint()]
+    for node in nodes:
+        node.replace_all_uses_with(float(node.meta["example_value"]))
+        gm.graph.erase_node(node)
+    gm.recompile()
+    return bool(nodes)
+
+
+class _Uncompiled(Exception):
+    """Why a graph of torch.compile runs as it is."""
 
 
 @final
 class _Symbols:
     """torch.compile's symbols of one graph, with weft's in their place."""
 
-    def __init__(self) -> None:
-        self._context = ShapeContext(share_equal_hints=False)
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self._context = ShapeContext(share_equal_hints=False, data_dependent=True)
         self._ours: dict[Any, torch.SymInt] = {}
         """By their expression."""
         self._theirs: dict[str, torch.SymInt] = {}
@@ -81,11 +107,18 @@ class _Symbols:
         """Their expressions that are sizes of tensors, with the size in this call; other numbers
         may be negative."""
 
-    def replace(self, gm: GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
-        """Describe the inputs of the graph by weft's symbols; returns the examples for it."""
-        nodes = gm.graph.find_nodes(op="placeholder")
+    @contextmanager
+    def in_place(self, example_inputs: Sequence[Any]) -> Iterator[list[Any]]:
+        """Describe the inputs of the graph by weft's symbols; gives the examples for it."""
+        nodes = self.gm.graph.find_nodes(op="placeholder")
         fakes = [node.meta.get("example_value") for node in nodes]
-        inputs = list(example_inputs)
+        try:
+            yield self._replace(nodes, fakes, list(example_inputs))
+        finally:
+            for node, fake in zip(nodes, fakes, strict=True):
+                node.meta["example_value"] = fake
+
+    def _replace(self, nodes: list[Node], fakes: list[Any], inputs: list[Any]) -> list[Any]:
         for fake, example in zip(fakes, inputs, strict=True):
             self._sizes.update((theirs.node.expr, hint) for theirs, hint in _extents(fake, example))
         for place, (node, fake) in enumerate(zip(nodes, fakes, strict=True)):
@@ -94,7 +127,9 @@ class _Symbols:
         for node, fake, example in zip(nodes, fakes, inputs, strict=True):
             if any(True for _ in _extents(fake, example)):
                 note(node, CapturedFacts(layout=self._layout(fake, example)))
-        note_graph(gm, GraphFacts(shapes=self._context))
+        if self._ours and any(isinstance(part, GraphModule) for part in self.gm.children()):
+            raise _Uncompiled("graphs inside of a graph of symbolic sizes")
+        note_graph(self.gm, GraphFacts(shapes=self._context))
         return inputs
 
     def _layout(self, fake: FakeTensor, example: torch.Tensor) -> tuple[list[Any], list[Any]]:
@@ -129,7 +164,7 @@ class _Symbols:
             return fixed
         hint = self._sizes.get(theirs.node.expr, theirs.node.hint)
         if hint is None:
-            raise _NoExample(f"the number {theirs} of torch.compile has no example")
+            raise _Uncompiled(f"the number {theirs} of torch.compile has no example")
         return self._symbol(theirs, hint)
 
     def _symbol(self, theirs: torch.SymInt, hint: int) -> Any:
