@@ -8,6 +8,9 @@
 #                 made once (the registry's build has CUDA: several GB)
 #   make test-integrations
 #                 Trainer, accelerate, peft, diffusers, Lightning with weft in torch.compile's place
+#   make wheel    an sdist, and from it a wheel for PYTHON, in dist/ (manylinux if auditwheel is there)
+#   make test-package
+#                 both installed into environments without weft, and tried
 #   make lint     ruff, mypy --strict, import contracts, size budget
 #   make replay   what this commit's sources generate, against AGAINST (HEAD~1): is it the same?
 #   make bench    eager, torch.compile and weft side by side
@@ -33,7 +36,7 @@ REPLAY ?=
 
 SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*/*.c csrc/*/*.h)
 
-.PHONY: build demo test test-quick test-integrations lint replay bench figures clean
+.PHONY: build demo test test-quick test-integrations lint replay bench figures wheel test-package clean
 
 build: $(BUILT)
 
@@ -78,6 +81,21 @@ bench: build
 
 figures: build
 	PYTHONPATH=src:. $(PY) -m benchmarks.figures
+
+# The C extensions link only libc and libdl: auditwheel finds the oldest glibc that has their symbols.
+# Without it (or patchelf) the wheel keeps the tag linux_x86_64, which package indexes refuse.
+wheel: build
+	rm -rf dist
+	$(PY) setup.py --quiet sdist
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation -w dist dist/weft-*.tar.gz
+	AUDITWHEEL="$$(command -v $(BIN)/auditwheel || command -v auditwheel)"; \
+	if [ -n "$$AUDITWHEEL" ]; then "$$AUDITWHEEL" repair -w dist dist/weft-*-linux_*.whl \
+		&& rm dist/weft-*-linux_*.whl; \
+	else echo "no auditwheel: the wheel is not tagged manylinux"; fi
+	ls dist
+
+test-package: wheel
+	PYTHONPATH=. $(PY) -m tools.try_package dist/weft-*.whl dist/weft-*.tar.gz
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -23,7 +23,7 @@ import torch
 from weft import backends, capture, torch_version
 from weft._frame import set_redirect
 from weft.backends.users_backend import UsersBackend
-from weft.config import MODES, CompileOptions, check_options, config
+from weft.config import MODES, CompileOptions, Mode, check_options, config
 from weft.diagnostics import events, failures, statistics
 from weft.diagnostics.explanation import Explanation
 from weft.dims import DynamicShapes
@@ -45,18 +45,18 @@ _SUSPENDABLE: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 def compile(
     model: F, *, fullgraph: bool = False, dynamic: bool | None = None,
     dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
-    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
+    mode: Mode | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
 ) -> F: ...
 @overload
 def compile(
     model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None,
     dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
-    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
+    mode: Mode | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
 ) -> Callable[[F], F]: ...
 def compile(
     model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
     dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
-    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
+    mode: Mode | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
 ) -> Any:
     """`model` (a function, method, `nn.Module` or other callable), compiled at its first call.
 
@@ -88,7 +88,7 @@ def compile(
 
 
 def _checked_options(
-    fullgraph: bool, dynamic: bool | None, mode: str | None, options: Mapping[str, Any] | None
+    fullgraph: bool, dynamic: bool | None, mode: Mode | None, options: Mapping[str, Any] | None
 ) -> CompileOptions:
     """The `CompileOptions` of `compile`'s arguments; raises if one of them is not valid."""
     if not isinstance(fullgraph, bool):

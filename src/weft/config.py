@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 from weft.errors import BadValue, UnknownOption, WeftWarning
 
@@ -323,6 +323,9 @@ def _from_environment(environ: Mapping[str, str]) -> Config:
     return settings
 
 
+Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+"""What `mode=` may be."""
+
 MODES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({
     "default": {},
     "reduce-overhead": {"cudagraphs": True},
@@ -344,7 +347,7 @@ class CompileOptions:
 
     fullgraph: bool = False
     dynamic: bool | None = None
-    mode: str | None = None
+    mode: Mode | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     dynamic_shapes: Any = None
     """None, what the user gave, or (once the function is known) a `dims.DynamicShapes`."""

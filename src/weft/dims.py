@@ -336,7 +336,11 @@ def _tensor_marks(name: str, tensor: torch.Tensor, spec: Any) -> dict[int, Mark]
     marks: dict[int, Mark] = {}
     for d, part in _dimensions(name, tensor, spec):
         if not -tensor.ndim <= d < tensor.ndim:
-            raise BadValue(f"dynamic_shapes: {name} has {tensor.ndim} dimensions, and no {d}")
+            raise BadValue(
+                f"dynamic_shapes describes dimension {d} of {name}, whose shape is "
+                f"{tuple(tensor.shape)}",
+                do=f"use dimensions from {-tensor.ndim} to {tensor.ndim - 1}" if tensor.ndim else
+                f"leave {name} out: it has no dimensions")
         what = f"{name}.size({d})"
         mark = _mark(what, part)
         if type(mark) is int and tensor.size(d) != mark:

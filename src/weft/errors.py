@@ -314,6 +314,10 @@ _OURS: Final = (str(Path(__file__).parent), "<weft ")
 """How the file names of weft's own frames begin, replacements included."""
 
 
+CALLS_OF_MODULES: Final = frozenset({"_call_impl", "_wrapped_call_impl"})
+"""PyTorch's methods that call a module, by name."""
+
+
 def is_ours(file: str) -> bool:
     """Whether frames of a file are weft's own."""
     return file.startswith(_OURS)
@@ -326,8 +330,9 @@ def warn(category: type[Warning], message: str) -> None:
 
 def users_level() -> int:
     """The `stacklevel` with which the caller's warning names the user's line instead of one of
-    weft's."""
+    weft's, or of PyTorch's call of a module."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and is_ours(frame.f_code.co_filename):
+    while frame.f_back is not None and (
+            is_ours(frame.f_code.co_filename) or frame.f_code.co_name in CALLS_OF_MODULES):
         frame, level = frame.f_back, level + 1
     return level

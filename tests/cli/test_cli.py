@@ -255,3 +255,18 @@ def test_bench_measures_what_a_program_compiled(run, tmp_path):
     assert weft.compile is compile
     file.write_text("x = 1")
     assert "nothing to measure" in run("bench", str(file)).output.replace("\n", " ")
+
+
+def test_version_names_weft_pytorch_and_python(run):
+    from weft.version import __version__
+
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"weft {__version__} (PyTorch ")
+
+
+def test_the_last_report_without_reports(run, tmp_path):
+    with config.patch(report_dir=str(tmp_path)):
+        result = run("report", "last")
+    assert result.exit_code == 1
+    assert "nothing has failed" in result.output.replace("\n", " ")

@@ -238,7 +238,7 @@ def test_bad_specifications_are_refused_at_once(said: Any, message: str) -> None
 
 
 @pytest.mark.parametrize(("said", "message"), [
-    ({"x": {5: BATCH}}, "has 2 dimensions, and no 5"),
+    ({"x": {5: BATCH}}, "dimension 5 of x"),
     ({"x": (BATCH,)}, "1 are described"),
     ({"x": {0: "batch"}}, "described by 'batch'"),
 ])

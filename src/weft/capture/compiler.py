@@ -292,7 +292,7 @@ class FrameCompiler:
         changes = changes_since(known, state)
         limit = self._reached_limit(len(known))
         if limit is not None:
-            stop_compiling(code, changes, limit, warn=not self.every_frame)
+            stop_compiling(state, changes, limit, warn=not self.every_frame)
             return True
         self._n_recompiles += 1
         self.policy(code).must_share = len(known) + 1 == config.cache_size_limit

@@ -11,6 +11,8 @@ Place in the pipeline: above everything; one file per command that is more than 
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,7 @@ from rich.text import Text
 
 from weft.cli import bench, cache, demo, doctor, program, report
 from weft.errors import WeftError
+from weft.version import __version__
 
 app = typer.Typer(
     name="weft", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -37,6 +40,22 @@ def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for the tables in a pipe."""
     terminal = Console()
     return terminal if terminal.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        torch_version = importlib.metadata.version("torch")
+        Console(soft_wrap=True, highlight=False).print(
+            f"weft {__version__} (PyTorch {torch_version}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="Print the versions.")] = False,
+) -> None:
+    """weft compiles PyTorch programs just in time."""
 
 
 @app.command("doctor")

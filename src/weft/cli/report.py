@@ -42,6 +42,9 @@ def _list(console: Console, reports: list[Path]) -> None:
 
 def _print(console: Console, reports: list[Path], name: str) -> bool:
     chosen = reports[-1:] if name == "last" else [r for r in reports if r.stem.startswith(name)]
+    if not reports:
+        _list(console, reports)
+        return False
     if not chosen:
         console.print(f"no report is named {name}; `weft report` lists them", markup=False)
         return False

@@ -55,19 +55,25 @@ class _Handler(logging.Handler):
 def set_logs(*artifacts: str, **levels: bool | int | str) -> None:
     """Log these artifacts and no others; without arguments, log nothing.
 
-    ``set_logs("guards", "graph")`` and ``set_logs(guards=True, graph=True)`` are equivalent. A
-    level is one of "debug" (all), "info" (first lines) or a number of `logging`. Raises
-    UnknownArtifact for a name that is not in `ARTIFACTS`, BadValue for another level.
+    ``set_logs("guards", "graph:info")``, ``set_logs("guards,graph:info")`` (as in WEFT_LOGS) and
+    ``set_logs(guards=True, graph="info")`` are equivalent. A level is one of "debug" (all), "info"
+    (first lines) or a number of `logging`. Raises UnknownArtifact for a name that is not in
+    `ARTIFACTS`, BadValue for another level.
     """
     wanted = {name: _level(name, level)
-              for name, level in {**dict.fromkeys(artifacts, True), **levels}.items()}
+              for name, level in {**_from_text(",".join(artifacts)), **levels}.items()}
     _install({name: level for name, level in wanted.items() if level is not None})
 
 
 def set_logs_from_text(text: str) -> None:
-    """`set_logs` from the text of WEFT_LOGS: ``artifact`` or ``artifact:level``, with commas."""
+    """`set_logs` from the text of WEFT_LOGS."""
+    set_logs(text)
+
+
+def _from_text(text: str) -> dict[str, bool | int | str]:
+    """Names and levels of ``artifact`` or ``artifact:level``, with commas."""
     parts = [part.strip().partition(":") for part in text.split(",") if part.strip()]
-    set_logs(**{name.strip(): level.strip() or True for name, _, level in parts})
+    return {name.strip(): level.strip() or True for name, _, level in parts}
 
 
 def _level(name: str, level: bool | int | str) -> int | None:

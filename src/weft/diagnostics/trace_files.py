@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ def own_folder() -> Path:
     folder = directory()
     if not folder.exists():
         folders.keep_newest(traces(), _TRACES_KEPT - 1, _DAYS_KEPT)
+        print(f"weft writes what it compiles to {folder} (WEFT_TRACE)", file=sys.stderr)
     return folders.private_folder(folders.private_folder(folder.parent) / folder.name)
 
 

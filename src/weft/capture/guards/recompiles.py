@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final, final
 
+import torch
+
 from weft import _frame
 from weft.capture.core.base import MISSING
 from weft.capture.core.source import FrameState, Source
@@ -19,7 +21,8 @@ from weft.config import config
 from weft.diagnostics import events
 from weft.diagnostics.changes import Change, summary
 from weft.diagnostics.explanation import code_name
-from weft.errors import RecompileLimitWarning, users_level
+from weft.errors import CALLS_OF_MODULES, RecompileLimitWarning, is_ours, users_level
+from weft.quoting import one_line
 
 
 @final
@@ -80,8 +83,23 @@ def note_recompile(code: types.CodeType, changes: list[Change]) -> None:
                   changes=changes)
 
 
-def stop_compiling(code: types.CodeType, changes: list[Change], limit: str, *, warn: bool) -> None:
+def _subject(state: FrameState) -> str:
+    """The function of the program that a frame runs: of PyTorch's or weft's call of a module or
+    another object, that object's."""
+    code = state.code
+    arguments = [*state.locals[:1], *(cell.cell_contents for cell in state.cells[:1])]
+    if code.co_name in CALLS_OF_MODULES or is_ours(code.co_filename):
+        for value in arguments:
+            if isinstance(value, torch.nn.Module):
+                code = getattr(type(value).forward, "__code__", code)
+                place = f"{code.co_filename}:{code.co_firstlineno}"
+                return one_line(f"{type(value).__qualname__} ({place})")
+    return code_name(code)
+
+
+def stop_compiling(state: FrameState, changes: list[Change], limit: str, *, warn: bool) -> None:
     """Compile no more variants of the code; `limit` is the name of the setting that says so."""
+    code = state.code
     _frame.freeze(code)
     reasons = summary(changes)
     events.record("limit", code=code, reason="; ".join(reasons))
@@ -90,7 +108,7 @@ def stop_compiling(code: types.CodeType, changes: list[Change], limit: str, *, w
     shown = "\n".join(f"  {reason}" for reason in reasons)
     hints = "\n".join(f"  {hint}" for hint in dict.fromkeys(c.hint for c in changes))
     warnings.warn(
-        f"{code_name(code)} has reached "
+        f"{_subject(state)} has reached "
         f"weft.config.{limit} = {getattr(config, limit)} and runs eagerly for further variants; "
         f"what kept changing:\n{shown}\ndo:\n{hints}\n  or raise weft.config.{limit}",
         RecompileLimitWarning, stacklevel=users_level())
