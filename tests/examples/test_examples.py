@@ -31,6 +31,15 @@ def test_examples_of_the_readme_run(capsys):
     assert "0 graph breaks." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("page", ["debugging-and-profiling"])
+def test_snippets_of_the_guides_run(page, tmp_path):
+    text = (ROOT / "docs" / "using" / f"{page}.md").read_text()
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
+        file = tmp_path / f"{page}-{number}.py"
+        file.write_text(block)  # as a program has it: lines of source are shown
+        exec(compile(block, str(file), "exec"), {"__name__": "__main__"})
+
+
 def test_every_example_is_in_the_readme():
     text = (EXAMPLES[0].parent / "README.md").read_text()
     assert all(f"`{path.name}`" in text for path in EXAMPLES)
