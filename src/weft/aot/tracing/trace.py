@@ -384,7 +384,7 @@ class Tracer:
 
     def _count_writes(self, traced: Traced) -> None:
         """How often autograd counts writes to each input: `x.t_().t_()` leaves the data alone."""
-        for i, seen in enumerate(self.inputs[:traced.n_inputs]):
+        for i, seen in enumerate(self.inputs):
             count = _version(seen) - self.versions[i] if isinstance(seen, torch.Tensor) else 0
             if count or i in traced.mutated:
                 traced.counts[i] = count
