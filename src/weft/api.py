@@ -145,7 +145,7 @@ class _Compilation:
     def own_call(self, module: torch.nn.Module) -> Callable[..., Any]:
         """The module's call with hooks, compiled."""
         call: Callable[..., Any] = _compile_callable(
-            module._call_impl, _with_shapes(module, self.options), self.backend)
+            module._call_impl, _with_shapes(module, self.options, bound=True), self.backend)
         return call
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,14 +199,15 @@ def _under_forced_backend(compiled: Any) -> Any:
 set_redirect(_under_forced_backend)
 
 
-def _with_shapes(fn: Any, options: CompileOptions) -> CompileOptions:
-    """The options with `dynamic_shapes` checked against the function's parameters."""
+def _with_shapes(fn: Any, options: CompileOptions, *, bound: bool = False) -> CompileOptions:
+    """The options with `dynamic_shapes` checked against the function's parameters; `bound`: its
+    code has a first parameter (``self``) besides."""
     dimensions = options.dynamic_shapes
     if dimensions is None or isinstance(dimensions, DynamicShapes):
         return options
     target = fn.forward if isinstance(fn, torch.nn.Module) else fn
-    bound = isinstance(fn, MethodType)
-    checked = DynamicShapes(dimensions, signature(target), bound=bound)
+    checked = DynamicShapes(
+        dimensions, signature(target), bound=bound or isinstance(fn, MethodType))
     return replace(options, dynamic_shapes=checked)
 
 

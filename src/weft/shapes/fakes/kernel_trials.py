@@ -30,12 +30,13 @@ _SAFE: Final = re.compile(
     r"_fft_[rc]2c|_?(log_|safe_)?softmax|_?upsample_(nearest|linear|bi|tri)\w+d(_aa)?"
     r"|_?linalg_(cholesky_ex|cross|det|eigh?|inv_ex|lu_factor_ex|qr|slogdet|solve_ex|svd)"
     r"|_adaptive_avg_pool[23]d|adaptive_max_pool2d|avg_pool[23]d|max_pool[23]d_with_indices"
-    r"|(reflection|replication)_pad[123]d|add(mm|mv|bmm|r)|baddbmm|[bm]m|mv|v?dot"
+    r"|(reflection|replication)_pad[123]d|add(mm|mv|bmm|r)|baddbmm|b?mm|mv|v?dot"
     r"|cum(max|min|prod|sum)|logcumsumexp|cholesky|triangular_solve|complex|polar|cat"
     r"|index_(add|copy|fill|put|reduce|select)|gather|put|scatter(_add|_reduce)?|masked_(fill|scatter)"
     r"|fill|full(_like)?|new_full|tri[lu]|renorm|sort|topk|(nan)?median|mode|kthvalue|aminmax"
     r"|bucketize|searchsorted|binary_cross_entropy|(huber|mse|smooth_l1|soft_margin)_loss"
     r"|nll_loss(2d)?_forward|multi_margin_loss|glu|hardswish|rsub|_prelu_kernel|log_sigmoid_forward"
+    r"|convolution|grid_sampler_[23]d|_cdist_forward|_euclidean_dist"
 )
 """Operators, neither elementwise nor reductions, that are safe to try: zeros are good indices, and
 no other argument says how much memory there is (as pivots and the length of a spectrum do)."""
@@ -74,6 +75,8 @@ def refusal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         named = {name: _model(arg, elementwise, parts) for name, arg in kwargs.items()}
     except _Unknown:
         return None
+    if func is _CONVOLUTION:
+        models = _of_one_channel(models)
     key = (*parts, *kwargs)
     if key not in _known:
         _known[key] = _tried(func, models, named, elementwise)
@@ -162,6 +165,18 @@ def _likely(size: Any) -> int:
     """A size; of a symbolic one what it is likely to be, so that equal ones stay equal."""
     hint: int | None = size if type(size) is int else size.node.hint
     return _ENOUGH if hint is None else min(hint, _ENOUGH)
+
+
+_CONVOLUTION: Final = torch.ops.aten.convolution.default
+
+
+def _of_one_channel(models: list[Any]) -> list[Any]:
+    """The arguments of a convolution whose channels fit whatever its groups are."""
+    *tensors, stride, padding, dilation, transposed, output_padding, _ = models
+    channels = ((1, 1), (1, 1), (1,))  # image, weight, bias
+    small = [tensor and _interned(tensor.dtype, (*ones, *tensor.sizes[len(ones):]))
+             for tensor, ones in zip(tensors, channels, strict=True)]
+    return [*small, stride, padding, dilation, transposed, output_padding, 1]
 
 
 def _tried(
