@@ -92,7 +92,7 @@ static const char *const LAZY_QUESTIONS[] = {"is_conj", "is_neg", "_is_zerotenso
 
 int tensor_is_lazy(PyObject *tensor)
 {
-    if (access_.ready && is_tensor(tensor))
+    if (tensor_access_calibrate() && is_tensor(tensor))
         return (*(const uint64_t *)((const char *)tensor_impl(tensor) + access_.key_set) &
                 access_.lazy_keys) != 0;
     int found = 0;
@@ -217,7 +217,8 @@ void *torch_symbol(const char *mangled)
  * (tensor, dtype code, device type code). Codes are c10::ScalarType and c10::DeviceType. */
 static const char PROBES[] =
     "import torch\n"
-    "with torch._C.DisableTorchFunction(), torch.no_grad():\n"
+    "with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), \\\n"
+    "        torch.inference_mode(False), torch.no_grad():\n"
     "    def make(shape, dtype=torch.float32, device='cpu'):\n"
     "        return torch.empty(shape, dtype=dtype, device=device)\n"
     "    plain = make((3, 5, 7))\n"
@@ -243,12 +244,12 @@ static const char PROBES[] =
     "        t.grad = make((2, 2))\n"
     "    verify += [(t, 6, 0) for t in leaves]\n"
     "    verify += [(t[:1], 6, 0) for t in (leaves[0], leaves[3], result)]\n"
-    "autograd = [t._cdata for t in (*leaves, search[6], result)]\n"
-    "grad_fn = result.grad_fn\n"
-    "cdata = [t._cdata for t in search]\n"
-    "storages = [t.untyped_storage()._cdata for t in search]\n"
-    "expected = [(t, code | device << 16 | 0xff << 24, t.requires_grad, tuple(t.shape), t.stride())\n"
-    "            for t, code, device in verify]\n"
+    "    autograd = [t._cdata for t in (*leaves, search[6], result)]\n"
+    "    grad_fn = result.grad_fn\n"
+    "    cdata = [t._cdata for t in search]\n"
+    "    storages = [t.untyped_storage()._cdata for t in search]\n"
+    "    expected = [(t, code | device << 16 | 0xff << 24, t.requires_grad, tuple(t.shape), t.stride())\n"
+    "                for t, code, device in verify]\n"
     "tensor_type = torch.Tensor\n";
 
 enum { PLAIN, LONG, META, COMPLEX, CONJ, NEG, VECTOR, ZERO, N_SEARCH };

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-_SOURCE = Path(__file__).parents[2] / "src"
+_SOURCE = Path(__file__).parents[2] / "src" / "weft" / "capture"
+_NAME = "weft_capture_alone"
 
 
 def load(name: str) -> ModuleType:
-    """The module `weft.capture.<name>`, without running `weft` or `weft.capture` if nobody has:
-    both are empty packages then."""
-    for package in ("weft", "weft.capture"):
-        if package not in sys.modules:
-            empty = ModuleType(package)
-            empty.__path__ = [str(_SOURCE.joinpath(*package.split(".")))]
-            sys.modules[package] = empty
-    return importlib.import_module(f"weft.capture.{name}")
+    """The module `weft.capture.<name>`, without running `weft` or `weft.capture`."""
+    if _NAME not in sys.modules:
+        package = ModuleType(_NAME)
+        package.__path__ = [str(_SOURCE)]
+        sys.modules[_NAME] = package
+    return importlib.import_module(f"{_NAME}.{name}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -154,6 +156,29 @@ def test_sizes_and_strides_as_sources() -> None:
 
 def test_tensors_are_read_directly() -> None:
     assert frame.tensor_access()["direct"] is True
+
+
+IN_MODES = """
+import os, torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from weft import _frame
+
+class Refuses(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, *args):
+        raise RuntimeError("a mode of the program")
+
+for mode in (FakeTensorMode, torch.inference_mode, Refuses, lambda: torch.device("meta")):
+    if os.fork() == 0:
+        with mode():
+            direct = _frame.tensor_access()["direct"]
+        os._exit(0 if direct else 1)
+    assert os.wait()[1] == 0, mode
+"""
+
+
+def test_modes_of_the_first_compilation_do_not_matter() -> None:
+    """Offsets are measured once in a process: in a mode that failed, and all calls were slow."""
+    subprocess.run([sys.executable, "-c", IN_MODES], check=True)
 
 
 @contextmanager
