@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.core.base import Args, Kwargs, SymbolicValue, is_heap_type
 from weft.capture.core.breaks import graph_break
-from weft.capture.core.constant import NOT_IMPLEMENTED
+from weft.capture.core.constant import NONE, NOT_IMPLEMENTED
 from weft.capture.core.operator_names import COMPARISONS, IN_PLACE, OPERATOR_METHODS
 from weft.capture.core.rules import rule_of_method
 from weft.quoting import attribute
@@ -59,6 +59,21 @@ class RuledCallable(SymbolicValue):
         rule = rule_of_method(type(self), type, "__call__")
         assert rule is not None
         return rule.call((self, tx), args, kwargs)
+
+
+class ItemMethods(MethodTable):
+    """`__setitem__` and `__delitem__` of containers whose items can be changed."""
+
+    __slots__ = ()
+
+    def m___setitem__(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue, /
+                      ) -> SymbolicValue:
+        self.setitem(tx, key, value)
+        return NONE
+
+    def m___delitem__(self, tx: Interpreter, key: SymbolicValue, /) -> SymbolicValue:
+        self.delitem(tx, key)
+        return NONE
 
 
 class ContainerMethods(MethodTable):

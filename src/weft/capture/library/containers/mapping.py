@@ -18,7 +18,7 @@ from weft.capture.core.base import MISSING, Args, Kwargs, LazyValue, Namespace, 
 from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.constant import NONE, TRUE, boolean, constant, is_none, python_object
 from weft.capture.core.lifetimes import check_kept
-from weft.capture.core.methods import ContainerMethods, MethodTable
+from weft.capture.core.methods import ContainerMethods, ItemMethods, MethodTable
 from weft.capture.core.registry import wraps
 from weft.capture.core.source import Source, describe, is_library
 from weft.capture.library.containers.iterators import IteratorValue, advance
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Entry = tuple[SymbolicValue, SymbolicValue]
 
 
-class DictValue(ContainerMethods, Namespace):
+class DictValue(ContainerMethods, ItemMethods, Namespace):
     """A dictionary: the entries known so far, over the outside dictionary if there is one."""
 
     __slots__ = ("_complete", "_entries", "_gone", "_unread", "attributes", "cls", "factory",
@@ -502,15 +502,6 @@ class DictValue(ContainerMethods, Namespace):
 
     def m___getitem__(self, tx: Interpreter, key: SymbolicValue, /) -> SymbolicValue:
         return self.getitem(tx, key)
-
-    def m___setitem__(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue, /
-                      ) -> SymbolicValue:
-        self.setitem(tx, key, value)
-        return NONE
-
-    def m___delitem__(self, tx: Interpreter, key: SymbolicValue, /) -> SymbolicValue:
-        self.delitem(tx, key)
-        return NONE
 
 
 def key_error(tx: Interpreter, key: SymbolicValue) -> ObservedException:

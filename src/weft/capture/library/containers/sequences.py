@@ -29,7 +29,7 @@ from weft.capture.core.constant import (
     python_object,
 )
 from weft.capture.core.lifetimes import check_kept
-from weft.capture.core.methods import ContainerMethods, MethodTable
+from weft.capture.core.methods import ContainerMethods, ItemMethods, MethodTable
 from weft.capture.core.operator_names import COMPARISONS
 from weft.capture.core.registry import wraps
 from weft.capture.core.source import Source
@@ -263,7 +263,7 @@ class ReversedIterator(IteratorValue):
         return name
 
 
-class GrowingValue(SequenceValue):
+class GrowingValue(SequenceValue, ItemMethods):
     """A list or deque. If one from outside is only appended to, not even its length is guarded: in
     a loop that breaks the graph it has another length each time."""
 
@@ -303,15 +303,6 @@ class GrowingValue(SequenceValue):
         """Add items at the end, each at once: a generator of them may look at those before."""
         for item in items:
             (self._items if self._read is None else self.added).append(item)
-
-    def m___setitem__(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue, /
-                      ) -> SymbolicValue:
-        self.setitem(tx, key, value)
-        return NONE
-
-    def m___delitem__(self, tx: Interpreter, key: SymbolicValue, /) -> SymbolicValue:
-        self.delitem(tx, key)
-        return NONE
 
 
 @final

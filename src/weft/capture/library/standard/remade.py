@@ -94,17 +94,10 @@ class RecordedCall(SymbolicValue):
 
 
 @final
-class RemadeValue(SymbolicValue):
+class RemadeValue(OutsideObject):
     """An object made inside, or one from outside, to which only `_LATER` applies."""
 
-    __slots__ = ("object",)
-
-    def __init__(self, object: Any, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.object = object
-
-    def python_type(self) -> type:
-        return type(self.object)
+    __slots__ = ()
 
     def real(self) -> Any:
         return MISSING if self.source is None else self.object
