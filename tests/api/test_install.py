@@ -18,6 +18,7 @@ from torch import nn
 
 import weft
 from weft import errors, torch_settings
+from weft.backends.torch_adapter import compiled_by_torch
 from weft.config import MODES
 from weft.installation import compile_arguments, is_installed
 
@@ -224,3 +225,13 @@ def test_the_environment_installs_it_without_a_change_of_the_program(first, tmp_
     done = subprocess.run([sys.executable, "-c", RUN.format(first=first)], env=environment,
                           capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2.0", "weft._frame", "False"]
+
+
+def test_measuring_against_torch_compile_measures_torch_compile():
+    own = torch.compile
+    with weft.install():
+        assert inspect.unwrap(torch.compile) is own
+        compiled_by_torch(double)(X)
+        assert weft.stats()["graphs"] == 0
+        torch.compile(double)(X)
+        assert weft.stats()["graphs"] == 1

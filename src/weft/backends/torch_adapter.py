@@ -9,6 +9,7 @@ The single file of the package that may import torch._dynamo, and only when a us
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
@@ -43,6 +44,6 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def compiled_by_torch(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile(fn)`."""
-    compiled: Callable[..., Any] = torch.compile(fn)
+    """`torch.compile(fn)`, PyTorch's own also where `weft.install` or a library stands for it."""
+    compiled: Callable[..., Any] = inspect.unwrap(torch.compile)(fn)
     return compiled
