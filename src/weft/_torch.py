@@ -256,7 +256,7 @@ torch_function_mode_at = torch._C._get_function_stack_at
 
 
 def engine_gradients(
-    values: Sequence[Any], tangents: Sequence[Any], inputs: Sequence[Any],
+    values: Sequence[object], tangents: Sequence[object], inputs: Sequence[object],
     keep_graph: bool = False,
 ) -> tuple[Any, ...]:
     """aot: `torch.autograd.grad` without its checks in Python, which load sympy (0.5 s)."""
@@ -266,7 +266,7 @@ def engine_gradients(
     )
 
 
-def view_forbids_writes(tensor: torch.Tensor) -> Any:
+def view_forbids_writes(tensor: torch.Tensor) -> object:
     """Why autograd refuses writes to a view (the function that made it made several, say), or
     None."""
     reason = _get_creation_meta(tensor) if tensor._is_view() else CreationMeta.DEFAULT
@@ -337,7 +337,7 @@ def on_register_hook(
 class _GradientHooks(OrderedDict[int, Callable[[Any], Any]]):
     """Hooks of a tensor that are not called without a gradient."""
 
-    def __setitem__(self, key: int, hook: Callable[[Any], Any]) -> None:
+    def __setitem__(self, key: int, hook: Callable[[Any], object]) -> None:
         super().__setitem__(key, _GradientHook(hook))
 
 
@@ -349,7 +349,7 @@ class _GradientHook:
         self.hook = hook
         self.counts = getattr(hook, "__module__", "") == torch.autograd.graph.__name__
 
-    def __call__(self, grad: Any) -> Any:
+    def __call__(self, grad: object) -> object:
         return None if grad is None and not self.counts else self.hook(grad)
 
 
@@ -361,7 +361,7 @@ def call_hooks_for_gradients(leaf: torch.Tensor) -> None:
             hooks[key] = _GradientHook(hook)
 
 
-def _setting_pairs(*names: str) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:
+def _setting_pairs(*names: str) -> list[tuple[Callable[..., object], Callable[..., object]]]:
     """Pairs of functions that read and write settings, by the common ends of their names ("a/b":
     they differ).
 
@@ -487,7 +487,7 @@ def runs_as_written(op: OpOverload) -> bool:
 
 
 @cache
-def functional_collectives() -> Any:
+def functional_collectives() -> object:
     """aot: torch's collectives without mutation, whose metadata comes with this module."""
     import_module("torch.distributed._functional_collectives")
     return torch.ops._c10d_functional
@@ -504,7 +504,7 @@ def unboxed_group(group: Any) -> tuple[str, int]:
     return bound.group_name, bound.size()
 
 
-def boxed_done_work() -> Any:
+def boxed_done_work() -> object:
     """aot: what an operator of a collective returns to wait for, when all is done."""
     return import_module("torch._C._distributed_c10d").FakeWork().boxed()
 

@@ -44,19 +44,19 @@ _SUSPENDABLE: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 @overload
 def compile(
     model: F, *, fullgraph: bool = False, dynamic: bool | None = None,
-    dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
+    dynamic_shapes: object = None, backend: str | Backend = _DEFAULT_BACKEND,
     mode: Mode | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
 ) -> F: ...
 @overload
 def compile(
     model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None,
-    dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
+    dynamic_shapes: object = None, backend: str | Backend = _DEFAULT_BACKEND,
     mode: Mode | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
 ) -> Callable[[F], F]: ...
 def compile(
-    model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
-    dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
-    mode: Mode | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
+    model: object = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+    dynamic_shapes: object = None, backend: str | Backend = _DEFAULT_BACKEND,
+    mode: Mode | None = None, options: Mapping[str, object] | None = None, disable: bool = False,
 ) -> Any:
     """`model` (a function, method, `nn.Module` or other callable), compiled at its first call.
 
@@ -88,7 +88,7 @@ def compile(
 
 
 def _checked_options(
-    fullgraph: bool, dynamic: bool | None, mode: Mode | None, options: Mapping[str, Any] | None
+    fullgraph: bool, dynamic: bool | None, mode: Mode | None, options: Mapping[str, object] | None
 ) -> CompileOptions:
     """The `CompileOptions` of `compile`'s arguments; raises if one of them is not valid."""
     if not isinstance(fullgraph, bool):
@@ -114,7 +114,7 @@ def _resolve_backend(backend: str | Backend) -> Backend:
     return chosen if backends.is_own(chosen) else UsersBackend(chosen)
 
 
-def _compile(model: Any, options: CompileOptions, backend: Backend, disable: bool) -> Any:
+def _compile(model: object, options: CompileOptions, backend: Backend, disable: bool) -> object:
     if not callable(model):
         raise NotCallable(model)
     if disable or config.disable:
@@ -138,17 +138,19 @@ class _Compilation:
     options: CompileOptions
     backend: Backend
 
-    def __call__(self, module: torch.nn.Module) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def __call__(
+        self, module: torch.nn.Module
+    ) -> tuple[Callable[..., object], Callable[..., object]]:
         forward = _compile_callable(module.forward, self.options, self.backend)
         return forward, _compile_callable(module, self.options, self.backend)
 
-    def own_call(self, module: torch.nn.Module) -> Callable[..., Any]:
+    def own_call(self, module: torch.nn.Module) -> Callable[..., object]:
         """The module's call with hooks, compiled."""
         call: Callable[..., Any] = _compile_callable(
             module._call_impl, _with_shapes(module, self.options, bound=True), self.backend)
         return call
 
-    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def function(self, function: Callable[..., object]) -> Callable[..., Any]:
         """A function or method, compiled likewise."""
         options = replace(self.options, dynamic_shapes=None)
         compiled: Callable[..., Any] = _compile_callable(function, options, self.backend)
@@ -161,7 +163,7 @@ class _Compilation:
                 "dynamic": self.options.dynamic,
                 "options": dict(self.options.overrides) if own else None}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Compilation:
+    def __deepcopy__(self, memo: Mapping[int, object]) -> _Compilation:
         return self
 
 
@@ -191,7 +193,7 @@ def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any
     return compiled
 
 
-def _under_forced_backend(compiled: Any) -> Any:
+def _under_forced_backend(compiled: object) -> Any:
     """What runs instead of a compiled function while PyTorch's stance forces a backend upon all."""
     return capture.compiled_by(compiled, torch_stance().backend, _resolve_backend)
 
@@ -219,10 +221,10 @@ def _own_code(fn: FunctionType) -> FunctionType:
     return copy
 
 
-def _as_function(target: Callable[..., Any]) -> FunctionType:
+def _as_function(target: Callable[..., object]) -> FunctionType:
     """A Python function that calls `target`: a builtin, a class, a partial, an object."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         return target(*args, **kwargs)
 
     functools.update_wrapper(call, target, updated=())
@@ -276,7 +278,7 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
     return explained
 
 
-def stats() -> dict[str, Any]:
+def stats() -> dict[str, object]:
     """The counters of this process since its start or the last `reset`; see
     `diagnostics.statistics`."""
     return statistics.snapshot(cache_entries=capture.cache_entries())

@@ -37,7 +37,7 @@ Contender = str | Callable[..., Any]
 Prepare = Callable[[Any], Callable[..., Any]]
 
 
-def _itself(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _itself(fn: Callable[..., object]) -> Callable[..., object]:
     return fn
 
 
@@ -50,7 +50,7 @@ _SAME: Final = 1e-6
 
 
 def benchmark(
-    fn: Callable[..., Any], args: Any = (), kwargs: Mapping[str, Any] | None = None, *,
+    fn: Callable[..., object], args: object = (), kwargs: Mapping[str, object] | None = None, *,
     against: Sequence[Contender] = ("eager",), backward: bool = False, rounds: int = 20,
     seconds: float = 10.0, **settings: Any,
 ) -> Comparison:
@@ -79,7 +79,7 @@ def benchmark(
         return _measured(program, contenders, device, rounds, seconds)
 
 
-def _original(fn: Any) -> Any:
+def _original(fn: object) -> Any:
     """The function or module behind a compiled one."""
     if not callable(fn):
         raise NotCallable(fn, "weft.benchmark")
@@ -89,7 +89,7 @@ def _original(fn: Any) -> Any:
     return fn._orig_mod if isinstance(fn, CompiledModule) else fn
 
 
-def _as_tuple(args: Any) -> tuple[Any, ...]:
+def _as_tuple(args: object) -> tuple[object, ...]:
     return tuple(args) if isinstance(args, tuple | list) else (args,)
 
 
@@ -112,7 +112,7 @@ def _contenders(against: Sequence[Contender]) -> dict[str, Prepare]:
     return prepared
 
 
-def _always(contender: Callable[..., Any], fn: Any) -> Callable[..., Any]:
+def _always(contender: Callable[..., object], fn: object) -> Callable[..., object]:
     return contender
 
 
@@ -127,11 +127,11 @@ class _Program:
     leaves: list[torch.Tensor] = field(default_factory=list)
     gradients: list[torch.Tensor] = field(default_factory=list)
 
-    def call(self, fn: Callable[..., Any]) -> Any:
+    def call(self, fn: Callable[..., object]) -> Any:
         """The forward with `fn`."""
         return fn(*self.args, **self.kwargs)
 
-    def differentiate(self, result: Any) -> None:
+    def differentiate(self, result: object) -> None:
         """Make later calls run the backward of such results too, to all leaves that they depend
         on."""
         self.leaves = _leaves_of(_differentiable(result))
@@ -141,11 +141,11 @@ class _Program:
         self.gradients = [torch.randn_like(t) if t.dim() else torch.ones_like(t)
                           for t in _differentiable(result)]
 
-    def bind(self, fn: Callable[..., Any]) -> Thunk:
+    def bind(self, fn: Callable[..., object]) -> Thunk:
         """The measured call with `fn`: its results, and the gradients."""
         return self.step_of(fn) if self.leaves else lambda: self.call(fn)
 
-    def step_of(self, fn: Callable[..., Any]) -> Thunk:
+    def step_of(self, fn: Callable[..., object]) -> Thunk:
         def step() -> Any:
             result = self.call(fn)
             gradients = torch.autograd.grad(
@@ -169,7 +169,7 @@ class _Program:
         return wide
 
 
-def _without_history(leaf: Any) -> Any:
+def _without_history(leaf: object) -> object:
     """Arguments that were computed before: backwards end at them."""
     if isinstance(leaf, torch.Tensor) and not leaf.is_leaf:
         return leaf.detach().requires_grad_()
@@ -181,7 +181,7 @@ def _own(leaf: Any) -> Any:
     return leaf.clone() if written else leaf
 
 
-def _differentiable(result: Any) -> list[torch.Tensor]:
+def _differentiable(result: object) -> list[torch.Tensor]:
     return [t for t in tensors(result) if t.requires_grad]
 
 
@@ -201,14 +201,14 @@ def _leaves_of(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return list(leaves.values())
 
 
-def _device_of(values: Any) -> str:
+def _device_of(values: object) -> str:
     """"cuda" if there is a tensor on a GPU among the arguments or results."""
     devices = {t.device.type for t in tensors(values)}
     return "cuda" if "cuda" in devices else "cpu"
 
 
 @contextmanager
-def _put_back(fn: Any) -> Iterator[None]:
+def _put_back(fn: object) -> Iterator[None]:
     """Restore a module's buffers, and the random state, after the block."""
     owner = fn.__self__ if isinstance(fn, MethodType) else fn
     buffers = list(owner.buffers()) if isinstance(owner, torch.nn.Module) else []
@@ -252,7 +252,7 @@ def _measured(
 
 def _first_call(
     program: _Program, prepare: Prepare, wait: Callable[[], None]
-) -> tuple[Callable[..., Any], float]:
+) -> tuple[Callable[..., object], float]:
     """A contender that was called once, and how many seconds making and calling it took."""
     wait()
     start = perf_counter()
@@ -263,7 +263,7 @@ def _first_call(
 
 
 def _errors(
-    program: _Program, calls: Mapping[str, Callable[..., Any]]
+    program: _Program, calls: Mapping[str, Callable[..., object]]
 ) -> tuple[dict[str, float], str]:
     """Each contender's largest error, and what it is measured against; nothing for a program that
     computes something else at each call."""
@@ -293,7 +293,7 @@ def _reference(program: _Program) -> tuple[list[torch.Tensor] | None, str]:
     return expected, reference
 
 
-def _results(program: _Program, fn: Callable[..., Any], seed: int = 0) -> list[torch.Tensor]:
+def _results(program: _Program, fn: Callable[..., object], seed: int = 0) -> list[torch.Tensor]:
     """Results and gradients, from the same random numbers each time."""
     torch.manual_seed(seed)
     return [t.detach().clone() for t in tensors(program.bind(fn)())]

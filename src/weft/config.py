@@ -30,7 +30,7 @@ from typing import Any, Final, Literal, final
 from weft.errors import BadValue, UnknownOption, WeftWarning
 
 
-def _knob(default: Any, doc: str, *, group: str, cache_key: bool = False) -> Any:
+def _knob(default: object, doc: str, *, group: str, cache_key: bool = False) -> Any:
     """A setting: its default, what it does, its group, and whether generated code depends on it."""
     return field(default=default, metadata={"doc": doc, "group": group, "cache_key": cache_key})
 
@@ -168,7 +168,7 @@ class Config:
 
     @contextmanager
     def patch(
-        self, changes: Mapping[str, Any] | None = None, /, **named: Any
+        self, changes: Mapping[str, Any] | None = None, /, **named: object
     ) -> Iterator[Config]:
         """Set several settings for the duration of a ``with`` block (process-wide)."""
         wanted = {name: _check(name, v) for name, v in {**(changes or {}), **named}.items()}
@@ -279,12 +279,12 @@ def _check_items(knob: Knob, values: Any) -> None:
                            do=knob.doc)
 
 
-def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(options: Mapping[str, object]) -> dict[str, object]:
     """`options` with every name and type checked; raises UnknownOption or BadValue."""
     return {name: _check(name, value) for name, value in options.items()}
 
 
-def _parse(knob: Knob, text: str) -> Any:
+def _parse(knob: Knob, text: str) -> object:
     """The value of a setting given as text in its environment variable."""
     if knob.type is bool:
         if text.lower() not in _TRUE | _FALSE:

@@ -153,7 +153,7 @@ def _check_limits(what: str, least: object, greatest: object) -> None:
         raise BadValue(f"{what}: max={greatest} is below min={least}", do="swap them")
 
 
-def _mark(what: str, spec: Any) -> Mark:
+def _mark(what: str, spec: object) -> Mark:
     """The meaning of a leaf of ``dynamic_shapes``; torch.export's own `Dim` objects are accepted
     too."""
     spec = _from_export(spec)
@@ -169,7 +169,7 @@ def _mark(what: str, spec: Any) -> Mark:
                    do="use a weft.Dim, Dim.DYNAMIC, Dim.AUTO, Dim.STATIC, None or an int")
 
 
-def _from_export(spec: Any) -> Any:
+def _from_export(spec: Any) -> object:
     """torch.export's Dim or hint as weft's, recognised by its attributes; other objects
     unchanged."""
     kind = str(getattr(getattr(spec, "type", None), "name", None))
@@ -198,7 +198,7 @@ class DynamicShapes:
         self.bound = bound
         self.by_name = _by_name(spec, signature)
 
-    def leaves(self, code: CodeType, locals: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
+    def leaves(self, code: CodeType, locals: Sequence[object]) -> Iterator[tuple[str, Any, Any]]:
         """(name in the code, tensor or number, its description) for one call's arguments.
 
         The code's parameters may differ from the signature's (``*args`` of a wrapper).
@@ -234,7 +234,7 @@ def _call_of(code: CodeType, locals: Sequence[Any]) -> tuple[list[Named], dict[s
     return args, kwargs
 
 
-def _of_parameter(argument: Any, spec: Any) -> Iterator[tuple[str, Any, Any]]:
+def _of_parameter(argument: Any, spec: Any) -> Iterator[tuple[str, object, object]]:
     """`argument`: for ``*args`` a tuple, for ``**kwargs`` a dict."""
     if isinstance(argument, dict):
         pairs = [(argument[key], part) for key, part in (spec or {}).items() if key in argument]
@@ -246,7 +246,7 @@ def _of_parameter(argument: Any, spec: Any) -> Iterator[tuple[str, Any, Any]]:
         yield from _leaves(name, value, part)
 
 
-def _by_name(specs: Any, signature: inspect.Signature) -> dict[str, Any]:
+def _by_name(specs: object, signature: inspect.Signature) -> dict[str, object]:
     """The description of each parameter."""
     if isinstance(specs, tuple | list):
         return dict(_by_position(specs, signature))
@@ -264,7 +264,7 @@ def _by_name(specs: Any, signature: inspect.Signature) -> dict[str, Any]:
     return known
 
 
-def _by_position(specs: Any, signature: inspect.Signature) -> Iterator[tuple[str, Any]]:
+def _by_position(specs: Any, signature: inspect.Signature) -> Iterator[tuple[str, object]]:
     left = list(specs)
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -278,7 +278,7 @@ def _by_position(specs: Any, signature: inspect.Signature) -> Iterator[tuple[str
                        do=f"the parameters are {', '.join(signature.parameters)}")
 
 
-def _leaves(name: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, Any]]:
+def _leaves(name: str, value: object, spec: object) -> Iterator[tuple[str, object, object]]:
     """Pairs of the parts of an argument and their descriptions."""
     if spec is None:
         return
@@ -297,7 +297,7 @@ def _leaves(name: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, Any]]:
         raise _mismatch(name, value, spec)
 
 
-def _mismatch(name: str, value: Any, spec: Any) -> BadValue:
+def _mismatch(name: str, value: object, spec: object) -> BadValue:
     what = f"a {type(value).__name__}"
     if isinstance(value, list | tuple):
         what += f" of {len(value)}"
@@ -315,7 +315,7 @@ class Declarations:
         self.numbers: dict[str, DimRange] = {}
         self._tensors: dict[int, tuple[Any, dict[int, Mark]]] = {}
 
-    def read(self, shapes: DynamicShapes, code: CodeType, locals: Sequence[Any]) -> None:
+    def read(self, shapes: DynamicShapes, code: CodeType, locals: Sequence[object]) -> None:
         """Record one call's arguments."""
         self._tensors = {k: e for k, e in self._tensors.items() if e[0]() is not None}
         for name, value, spec in shapes.leaves(code, locals):
@@ -332,7 +332,7 @@ class Declarations:
         return marks if reference is not None and reference() is tensor else {}
 
 
-def _tensor_marks(name: str, tensor: torch.Tensor, spec: Any) -> dict[int, Mark]:
+def _tensor_marks(name: str, tensor: torch.Tensor, spec: object) -> dict[int, Mark]:
     marks: dict[int, Mark] = {}
     for d, part in _dimensions(name, tensor, spec):
         if not -tensor.ndim <= d < tensor.ndim:
@@ -350,7 +350,7 @@ def _tensor_marks(name: str, tensor: torch.Tensor, spec: Any) -> dict[int, Mark]
     return marks
 
 
-def _dimensions(name: str, tensor: torch.Tensor, spec: Any) -> Iterator[tuple[int, Any]]:
+def _dimensions(name: str, tensor: torch.Tensor, spec: object) -> Iterator[tuple[int, object]]:
     if isinstance(spec, Mapping):
         yield from spec.items()
     elif isinstance(spec, tuple | list):

@@ -29,10 +29,10 @@ class GraphCall:
     source: str = ""
     """The code of `call`, if that is generated."""
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> object:
         return self.call(*inputs)
 
-    def taking_inputs(self) -> Callable[..., Any]:
+    def taking_inputs(self) -> Callable[..., object]:
         """The call by the inputs themselves."""
         return TakingInputs(self) if self.boxed else self.call
 
@@ -49,11 +49,11 @@ class TakingInputs:
 
     boxed: GraphCall
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> object:
         return self.boxed.call(list(inputs))
 
 
-def graph_call(result: Callable[..., Any]) -> GraphCall:
+def graph_call(result: Callable[..., object]) -> GraphCall:
     """What a backend gave. Those of users say by an attribute `boxed` that they take a list."""
     if isinstance(result, GraphCall):
         return result

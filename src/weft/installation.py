@@ -102,7 +102,7 @@ def is_installed() -> bool:
     return _state.installed
 
 
-def _in_place_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _in_place_of(theirs: Callable[..., object]) -> Callable[..., object]:
     """The function that stands for torch.compile; it has its name, signature and docstring."""
 
     @functools.wraps(theirs)
@@ -119,11 +119,12 @@ def _in_place_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def compile_arguments(
     *, backend: Backend | None = None, mode: str | None = None,
-    options: Mapping[str, Any] | None = None, fullgraph: bool | None = False,
+    options: Mapping[str, object] | None = None, fullgraph: bool | None = False,
     dynamic: bool | None = None, disable: bool = False, name: str | None = None,
-    recompile_limit: int | None = None, isolate_recompiles: bool = False, shapes_spec: Any = None,
-    dynamic_shapes: Any = None,
-) -> dict[str, Any]:
+    recompile_limit: int | None = None, isolate_recompiles: bool = False,
+    shapes_spec: object = None,
+    dynamic_shapes: object = None,
+) -> dict[str, object]:
     """The arguments of `weft.compile` that mean what these mean to `torch.compile`."""
     chosen = default_backend() if backend is None else backend
     translated: dict[str, Any] = {
@@ -143,7 +144,7 @@ def compile_arguments(
     return translated | {"backend": chosen, "options": settings}
 
 
-def _with_arguments(backend: Backend, mode: str | None, options: Mapping[str, Any] | None
+def _with_arguments(backend: Backend, mode: str | None, options: Mapping[str, object] | None
                     ) -> Backend:
     """A backend other than weft's code generator, with the arguments that torch.compile passes."""
     passed: dict[str, Any] = {}

@@ -77,14 +77,14 @@ def _unhooked(fn: Callable[P, R]) -> Callable[P, R]:
     return disabled
 
 
-def _skip_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _skip_frame(fn: Callable[..., object]) -> Callable[..., object]:
     """A function of which only the frame itself is left to Python."""
     if isinstance(fn, MethodType):
         bound = disable(fn.__func__, recursive=False)
         return functools.wraps(fn)(functools.partial(bound, fn.__self__))
     if not isinstance(fn, FunctionType):
         @functools.wraps(fn, updated=())
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             return fn(*args, **kwargs)
 
         return _skip_frame(call)

@@ -62,7 +62,7 @@ _CALL: Final = "_compiled_call_impl"
 _PREFIX: Final = "_orig_mod."
 
 
-def _forwards(module: torch.nn.Module) -> tuple[Any, Any, Any]:
+def _forwards(module: torch.nn.Module) -> tuple[object, object, object]:
     """The module and the sources of its `forward`: its own attribute, its class's."""
     return module, module.__dict__.get("forward"), getattr(type(module), "forward", None)
 
@@ -85,7 +85,7 @@ class _Forward:
             return self
         run = compiled._run
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def forward(*args: object, **kwargs: object) -> Any:
             return run(*args, **kwargs)
 
         return functools.update_wrapper(forward, compiled._orig_mod.forward)
@@ -118,7 +118,7 @@ class CompiledModule(torch.nn.Module):
         own["_forwards"], own["_own_call"] = _forwards(module), None
         own["_compiled_forward"], own["_compiled_call"] = own["_compile"](module)
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, *args: object, **kwargs: object) -> object:
         """The original's call, compiled."""
         own = self.__dict__
         module = own["_modules"]["_orig_mod"]
@@ -129,7 +129,7 @@ class CompiledModule(torch.nn.Module):
             return own["_compiled_call"](*args, **kwargs)
         return own["_compiled_forward"](*args, **kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """As `nn.Module.__call__`, which runs hooks for all modules too; without hooks of its own
         directly `forward`."""
         if has_hooks(self):
@@ -178,7 +178,7 @@ class CompiledModule(torch.nn.Module):
             return method
 
         @functools.wraps(function)
-        def run(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def run(module: torch.nn.Module, *args: object, **kwargs: object) -> Any:
             with self._compiled_calls(module):
                 return function(module, *args, **kwargs)
 
@@ -231,10 +231,10 @@ class CompiledModule(torch.nn.Module):
             return len(self._orig_mod)
         raise TypeError(f"object of type {type(self._orig_mod).__name__!r} has no len()")
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> object:
         return iter(self._orig_mod)  # type: ignore[call-overload]
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._orig_mod[key]  # type: ignore[index]
 
     # -- state ------------------------------------------------------------------------------------
@@ -259,8 +259,8 @@ class CompiledModule(torch.nn.Module):
                 state = changed
         return state
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True,
-                        assign: bool = False) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, object], strict: bool = True,
+                        assign: bool = False) -> object:
         """Load a state of the original, or one with torch.compile's prefix."""
         state = dict(state_dict)
         versions = getattr(state_dict, "_metadata", None)
@@ -277,7 +277,7 @@ class CompiledModule(torch.nn.Module):
             keys[:] = [key.removeprefix(_PREFIX) for key in keys]
         return result
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
         """nn.Module loads the child `_orig_mod` next: its keys get their prefix."""
         inner = prefix + _PREFIX
         if not hasattr(self._orig_mod, _PREFIX.rstrip(".")):
@@ -316,12 +316,12 @@ class CompiledModule(torch.nn.Module):
         return self.compilation.function
 
     @property
-    def _compile_kwargs(self) -> dict[str, Any]:
+    def _compile_kwargs(self) -> dict[str, object]:
         """Lightning's Fabric compiles the module anew, with these arguments of torch.compile."""
         return self.__dict__.get("_kwargs") or self.compilation.arguments()
 
     @_compile_kwargs.setter
-    def _compile_kwargs(self, arguments: dict[str, Any]) -> None:
+    def _compile_kwargs(self, arguments: Mapping[str, object]) -> None:
         self.__dict__["_kwargs"] = arguments
 
     @property
@@ -334,16 +334,16 @@ class CompiledModule(torch.nn.Module):
         """Run the hooks of another wrapper, whose place this one takes."""
         self.__setstate__(other._hooks())
 
-    def _hooks(self) -> dict[str, Any]:
+    def _hooks(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items()
                 if name not in _OWN and name not in _OF_ORIGINAL}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles compile again: compiled code stays in its process."""
         hooks = {name: value for name, value in self._hooks().items() if value}
         return type(self), (self._orig_mod, self.__dict__["_compile"]), hooks
 
-    def __setstate__(self, hooks: dict[str, Any]) -> None:
+    def __setstate__(self, hooks: Mapping[str, object]) -> None:
         self.__dict__.update(hooks)
 
 
@@ -378,7 +378,7 @@ class InPlace:
         self.module = module
         self.compilation = compilation
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return compile_calls, (self.module, self.compilation)
 
 

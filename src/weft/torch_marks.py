@@ -52,7 +52,7 @@ INLINED: Final = "_torchdynamo_inline"
 # -- functions ------------------------------------------------------------------------------------
 
 
-def mark_of(fn: object, name: str) -> Any:
+def mark_of(fn: object, name: str) -> object:
     """The value of the mark on a callable, or None; a `__getattr__` of the program does not run."""
     marked = fn.__func__ if isinstance(fn, MethodType) else fn
     return inspect.getattr_static(marked, name, None)
@@ -75,12 +75,12 @@ def disabled_text(fn: object) -> str:
     return f"{named}: {reason}" if reason else named
 
 
-def mark_wrapper(wrapper: Any, original: Any) -> None:
+def mark_wrapper(wrapper: object, original: object) -> None:
     """Let controls see through a function that stands for another one."""
     wrapper.__dict__.update({ORIGINAL: original, WRAPPER: id(wrapper)})
 
 
-def unmarked(fn: Any) -> Any:
+def unmarked(fn: Any) -> object:
     """The original of a function or module that a control returned: who compiles that explicitly
     means the original. Anything else as it is."""
     module = optimized_module()
@@ -139,7 +139,7 @@ def is_compiler(fn: FunctionType) -> bool:
     return (fn.__module__, fn.__qualname__) in _COMPILERS
 
 
-def substitute(fn: object) -> Callable[..., Any] | None:
+def substitute(fn: object) -> Callable[..., object] | None:
     """The function that a program set for a C function with `torch.compiler.substitute_in_graph`,
     or None.
 
@@ -185,7 +185,7 @@ def torch_stance() -> TorchStance:
     return _DEFAULT if stance is None else TorchStance(stance.stance, stance.backend)
 
 
-def default_backend() -> str | Callable[..., Any]:
+def default_backend() -> str | Callable[..., object]:
     """The backend that torch.compile uses if none is named."""
     backend: str | Callable[..., Any] = _loaded("backends.registry").get(
         "_default_backend", "inductor")

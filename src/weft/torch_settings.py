@@ -40,7 +40,7 @@ def _same(name: str) -> Callable[[Any], Settings]:
     return lambda value: {name: value}
 
 
-def _vectors(bits: Any) -> Settings:
+def _vectors(bits: object) -> Settings:
     names = {None: "", 512: "avx512", 256: "avx2", 0: "portable", 1: "portable"}
     return {"simd": names[bits]} if bits in names else {}
 
@@ -88,7 +88,7 @@ _NOTES: Final[Mapping[str, str]] = MappingProxyType({
 _noted: set[str] = set()
 
 
-def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> Settings:
+def settings_of(mode: str | None, options: Mapping[str, object] | None) -> Settings:
     """The settings of weft for a mode and options of torch.compile.
 
     Raises UnknownMode, UnknownTorchOption, or BadValue for a value of the wrong type.
@@ -106,7 +106,7 @@ def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> Settings
     return check_options(settings)
 
 
-def _setting_of(name: str, value: Any) -> Settings:
+def _setting_of(name: str, value: object) -> Settings:
     if name == GUARD_FILTER:
         keep_guards(value)
         return {}
@@ -125,7 +125,7 @@ def _note_of(name: str) -> str:
     return _NOTES[max(fitting, key=len)] if fitting else _OWN_CHOICE
 
 
-def keep_guards(filter: Any) -> None:
+def keep_guards(filter: object) -> None:
     """Accept a filter of guards (`torch.compiler.skip_guard_on_...`), which would give up checks:
     weft keeps them all."""
     if not callable(filter):

@@ -22,7 +22,7 @@ from weft.torch_version import NEWEST, RELEASE, TESTED, VERSION
 _warned = False
 
 
-def stand_in(name: str, error: Exception) -> Any:
+def stand_in(name: str, error: Exception) -> object:
     """What `weft.name` is after `error` kept its module from being imported; raises `error` if
     PyTorch's version is no reason for it, or in strict mode."""
     if RELEASE <= NEWEST or config.raise_internal_errors:
@@ -45,16 +45,16 @@ def _warn(error: Exception) -> None:
             UntestedTorchWarning, stacklevel=4)
 
 
-def _itself(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _itself(model: object = None, *args: object, **kwargs: object) -> object:
     """The function or module as it is; called without one, a decorator that does nothing."""
     return _itself if model is None else model
 
 
-def _decorator(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+def _decorator(*args: object, **kwargs: object) -> Callable[[Any], object]:
     return _itself
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _nothing(*args: object, **kwargs: object) -> None:
     """Marks and settings of compilation have no effect."""
 
 

@@ -39,7 +39,7 @@ class CheckAccounts:
     def __init__(self) -> None:
         self.conditions: list[tuple[AnyCondition, str]] = []
 
-    def note(self, node: Node, values: Mapping[Node, Any]) -> None:
+    def note(self, node: Node, values: Mapping[Node, object]) -> None:
         """Write down the condition of a check; `values`: what was computed before."""
         test, message = node.args
         self.conditions.append((_condition(test, values), str(message)))
@@ -54,7 +54,7 @@ class CheckAccounts:
                 raise InternalError(f"the compiled graph does not check: {message}")
 
 
-def _condition(test: Any, values: Mapping[Node, Any]) -> AnyCondition:
+def _condition(test: object, values: Mapping[Node, object]) -> AnyCondition:
     if not isinstance(test, Node):
         return bool(test)
     try:
@@ -64,7 +64,7 @@ def _condition(test: Any, values: Mapping[Node, Any]) -> AnyCondition:
     return value.node.value if isinstance(value, torch.SymBool) else bool(value)
 
 
-def _unknown(value: Any, values: Mapping[Node, Any], context: ShapeContext) -> Any:
+def _unknown(value: object, values: Mapping[Node, object], context: ShapeContext) -> object:
     """A value in a context that knows nothing and so decides nothing."""
     if not isinstance(value, Node):
         return value

@@ -67,7 +67,7 @@ def check_node(node: Node) -> None:
 
 
 def compile_parts(
-    gm: GraphModule, example_inputs: Sequence[Any], compile_part: CompilePart
+    gm: GraphModule, example_inputs: Sequence[object], compile_part: CompilePart
 ) -> GraphCall:
     """`gm` as a sequence of compiled parts."""
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -102,7 +102,7 @@ def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
     return parts
 
 
-def _as_it_is(part: GraphModule, example_inputs: list[Any]) -> GraphCall:
+def _as_it_is(part: GraphModule, example_inputs: Sequence[object]) -> GraphCall:
     """A node that is not compiled; a mode is also set now, for the parts that follow."""
     if all(_sets_mode(n) for n in part.graph.nodes if n.op != "output"):
         part()
@@ -114,7 +114,7 @@ def _is_module(node: Node) -> bool:
     return node.op == "get_attr" and all(u.target is _COND for u in node.users)
 
 
-def _is_result(node: Node, of: Any) -> bool:
+def _is_result(node: Node, of: object) -> bool:
     """Whether the node is `getitem(of(…), i)`, which belongs to the part of that call."""
     source = node.args[0] if node.args else None
     return node.target is operator.getitem and isinstance(source, Node) and source.target is of
@@ -144,7 +144,7 @@ class _Program:
         last = {n: k for k, part in enumerate(parts) for n in (*part.inputs, *part.outputs)}
         self.dying = [[n for n in last.keys() - kept if last[n] == k] for k in range(len(parts))]
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> object:
         values: dict[Node, Any] = dict(zip(self.placeholders, inputs, strict=True))
         for part, dying in zip(self.parts, self.dying, strict=True):
             operands = [values[n] for n in part.inputs]
@@ -229,7 +229,7 @@ def _index(user: Node) -> int:
     return index
 
 
-def _side(gm: GraphModule, side: Any, operands: Sequence[Any]) -> GraphModule:
+def _side(gm: GraphModule, side: Any, operands: Sequence[object]) -> GraphModule:
     """A branch's graph, with operands that are plain numbers substituted."""
     branch = gm.get_submodule(str(side.target))
     assert isinstance(branch, GraphModule)
@@ -260,6 +260,6 @@ class _Choice:
         self.on_false = on_false
         self.items = items
 
-    def __call__(self, predicate: Any, *operands: Any) -> list[Any]:
+    def __call__(self, predicate: object, *operands: object) -> list[object]:
         results = self.on_true(*operands) if predicate else self.on_false(*operands)
         return [results[i] for i in self.items]

@@ -59,7 +59,7 @@ def expecting(symbols: ShapeContext) -> Iterator[None]:
         symbols.data.expects = False
 
 
-def _context_of(gm: GraphModule, example_inputs: Sequence[Any]) -> ShapeContext | None:
+def _context_of(gm: GraphModule, example_inputs: Sequence[object]) -> ShapeContext | None:
     """The context of a symbolic size among the inputs."""
     placeholders = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
     for value in (*placeholders, *example_inputs):
@@ -71,7 +71,7 @@ def _context_of(gm: GraphModule, example_inputs: Sequence[Any]) -> ShapeContext 
     return None
 
 
-def with_positions(args: Sequence[Any]) -> tuple[Any, Any, Any]:
+def with_positions(args: Sequence[object]) -> tuple[Any, Any, Any]:
     """The arguments of `target[key] = value` with masks replaced by positions.
 
     The value's gradient is what the backward finds at the positions, and their number is better

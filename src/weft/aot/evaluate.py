@@ -14,7 +14,7 @@ strides, dtype and device, so the key of a call consists of the arguments' ident
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, final
 
@@ -69,7 +69,8 @@ class Evaluator:
     # -- exemplars ---------------------------------------------------------------------------------
 
     def exemplar(
-        self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, device: torch.device
+        self, size: Sequence[object], stride: Sequence[object], dtype: torch.dtype,
+        device: torch.device
     ) -> FakeTensor:
         """The one fake tensor that stands for this metadata."""
         key = (dtype, device, _dims_key(size), _dims_key(stride))
@@ -80,7 +81,8 @@ class Evaluator:
         return exemplar
 
     def fresh(
-        self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, device: torch.device
+        self, size: Sequence[object], stride: Sequence[object], dtype: torch.dtype,
+        device: torch.device
     ) -> FakeTensor:
         """A new fake tensor with a storage of its own."""
         meta = make_meta(size, stride, dtype)
@@ -116,7 +118,7 @@ class Evaluator:
 
     # -- results -----------------------------------------------------------------------------------
 
-    def run(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Result:
+    def run(self, op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Result:
         """The result of `op`; tensors among the arguments are exemplars, or fx nodes with one."""
         named = [(k, _key(v)) for k, v in kwargs.items()]
         key = (op, torch.get_default_dtype(), *[_key(a) for a in args], *named)
@@ -129,7 +131,7 @@ class Evaluator:
             self._results[key] = result
         return result
 
-    def _miss(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Result:
+    def _miss(self, op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Result:
         values = [_value(a) for a in args]
         named = {k: _value(v) for k, v in kwargs.items()}
         try:
@@ -144,7 +146,7 @@ class Evaluator:
         fresh = symbols.unbacked_symbols.take_fresh()
         return replace(result, binds=bindings(fresh, result.value))
 
-    def _as_result(self, out: Any) -> Result:
+    def _as_result(self, out: object) -> Result:
         if isinstance(out, FakeTensor):
             return Result(self.intern(out), out.storage_offset() * out.element_size())
         if isinstance(out, (tuple, list)):
@@ -152,7 +154,7 @@ class Evaluator:
             return Result(kind(self._interned_item(o) for o in out))
         return Result(out)
 
-    def _interned_item(self, item: Any) -> Any:
+    def _interned_item(self, item: object) -> object:
         return self.intern(item) if isinstance(item, torch.Tensor) else item
 
 
@@ -166,17 +168,17 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def dim_key(dim: Any) -> Any:
+def dim_key(dim: object) -> object:
     """A hashable stand-in for a size: itself, or a symbolic size's expression."""
     return dim if type(dim) is int else number_key(dim)
 
 
-def number_key(number: Any) -> Any:
+def number_key(number: Any) -> object:
     """A hashable stand-in for a symbolic number: its expression and its context."""
     return (type(number), id(number.node.shape_env), number.node.value)
 
 
-def _dims_key(dims: Sequence[Any]) -> tuple[Any, ...]:
+def _dims_key(dims: Sequence[object]) -> tuple[object, ...]:
     key = tuple(dims)
     for dim in key:
         if type(dim) is not int:
@@ -184,7 +186,7 @@ def _dims_key(dims: Sequence[Any]) -> tuple[Any, ...]:
     return key
 
 
-def _key(arg: Any) -> Any:
+def _key(arg: Any) -> object:
     """A hashable key of an argument; equal keys mean equal metadata of results."""
     kind = type(arg)
     if kind is torch.fx.Node:
@@ -202,11 +204,11 @@ def _key(arg: Any) -> Any:
     return (kind, arg)
 
 
-def _tensor_key(value: Any) -> Any:
+def _tensor_key(value: object) -> object:
     return ("t", id(value)) if type(value) is FakeTensor else _key(value)
 
 
-def _value(arg: Any) -> Any:
+def _value(arg: Any) -> object:
     """The argument with nodes replaced by their values."""
     kind = type(arg)
     if kind is torch.fx.Node:

@@ -55,7 +55,7 @@ def functional_form(op: OpOverload) -> OpOverload | None:
 
 
 def _defined(
-    op: OpOverload, form: str, arguments: str, n_results: int, run: Callable[..., Any]
+    op: OpOverload, form: str, arguments: str, n_results: int, run: Callable[..., object]
 ) -> OpOverload:
     """A new operator that returns tensors, with `run` as its kernel and its fake kernel."""
     name = f"{op.namespace}_{op._schema.name.partition('::')[2]}_{op._overloadname}_{form}"
@@ -74,7 +74,7 @@ def _kept_tags(op: OpOverload) -> tuple[torch.Tag, ...]:
     return (random,) if random in op.tags else ()
 
 
-def _kernel(op: OpOverload, written: Sequence[str], fresh: Sequence[int]) -> Callable[..., Any]:
+def _kernel(op: OpOverload, written: Sequence[str], fresh: Sequence[int]) -> Callable[..., object]:
     """A kernel that runs `op` on copies of what it writes to."""
     names = [a.name for a in op._schema.arguments]
     single = len(op._schema.returns) == 1
@@ -94,7 +94,7 @@ def _kernel(op: OpOverload, written: Sequence[str], fresh: Sequence[int]) -> Cal
 # -- on memory -------------------------------------------------------------------------------------
 
 
-def form_on_memory(op: OpOverload, places: Mapping[str, Any], n_memories: int) -> OpOverload:
+def form_on_memory(op: OpOverload, places: Mapping[str, object], n_memories: int) -> OpOverload:
     """A functional operator that runs `op` on views of copies of `n_memories` tensors.
 
     `places`: for arguments that are made of such views, (number of the memory, rank) in place of
@@ -110,7 +110,7 @@ def form_on_memory(op: OpOverload, places: Mapping[str, Any], n_memories: int) -
     return form
 
 
-def _define_on_memory(op: OpOverload, places: Mapping[str, Any], n_memories: int) -> OpOverload:
+def _define_on_memory(op: OpOverload, places: Mapping[str, object], n_memories: int) -> OpOverload:
     schema = op._schema
     fresh = [i for i, r in enumerate(schema.returns) if r.alias_info is None]
     if any(str(schema.returns[i].type) != "Tensor" for i in fresh):
@@ -127,12 +127,12 @@ def _define_on_memory(op: OpOverload, places: Mapping[str, Any], n_memories: int
 
 
 def _kernel_on_memory(
-    op: OpOverload, places: Mapping[str, Any], fresh: Sequence[int]
-) -> Callable[..., Any]:
+    op: OpOverload, places: Mapping[str, object], fresh: Sequence[int]
+) -> Callable[..., object]:
     """A kernel that runs `op` on views of copies."""
     single = len(op._schema.returns) == 1
 
-    def run(memory: Sequence[torch.Tensor], layouts: Sequence[Any], **rest: Any) -> Any:
+    def run(memory: Sequence[torch.Tensor], layouts: Sequence[object], **rest: object) -> Any:
         copies = [m.clone(memory_format=torch.contiguous_format) for m in memory]
         numbers = iter(layouts)
         views = {name: _views(place, copies, numbers) for name, place in places.items()}
@@ -144,7 +144,7 @@ def _kernel_on_memory(
     return run
 
 
-def _views(place: Any, memory: Sequence[torch.Tensor], layouts: Iterator[Any]) -> Any:
+def _views(place: Any, memory: Sequence[torch.Tensor], layouts: Iterator[Any]) -> object:
     """An argument: `(number of a memory, rank)` becomes a view; tuples of them become lists."""
     if place is None:
         return None

@@ -132,7 +132,7 @@ def without_autocast(graph: GraphCall) -> Boxed:
     if not is_any_autocast_enabled():
         return call
 
-    def uncast(inputs: list[Any]) -> Sequence[Any]:
+    def uncast(inputs: list[Any]) -> Sequence[object]:
         with DisableAutocast():
             return call(inputs)
 

@@ -15,7 +15,6 @@ and facts (`shapes/graph_facts.py`): the phase, and what passes must keep.
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -64,7 +63,7 @@ def _problem(node: Node) -> str | None:
     return None
 
 
-def _leaves(value: Any) -> list[Any]:
+def _leaves(value: object) -> list[object]:
     if isinstance(value, (tuple, list)):
         return [leaf for v in value for leaf in _leaves(v)]
     return [value]

@@ -53,7 +53,7 @@ class OpFacts:
     random: bool
     defaults: tuple[tuple[int, str, Any], ...]  # where the functional variant's differ
 
-    def defaults_from(self, n_args: int) -> dict[str, Any]:
+    def defaults_from(self, n_args: int) -> dict[str, object]:
         """Default values to pass to the functional variant for arguments after the first
         `n_args`."""
         return {name: value for i, name, value in self.defaults if i >= n_args}
@@ -84,7 +84,7 @@ def facts(op: OpOverload) -> OpFacts:
 
 
 def _kind(
-    op: OpOverload, written: tuple[Any, ...], aliased: bool, functional: OpOverload | None
+    op: OpOverload, written: tuple[object, ...], aliased: bool, functional: OpOverload | None
 ) -> Kind:
     """The kind, from mutation and aliasing."""
     if is_composite(op):
@@ -100,7 +100,7 @@ def _kind(
     return Kind.MUTATION
 
 
-def draws_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def draws_numbers(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether a call draws random numbers; attention without dropout does not."""
     if torch.Tag.nondeterministic_seeded not in op.tags:
         return False
@@ -120,7 +120,7 @@ def random_devices(graph: Graph) -> frozenset[torch.device]:
 
 def _lost_defaults(
     op: OpOverload, functional: OpOverload | None
-) -> tuple[tuple[int, str, Any], ...]:
+) -> tuple[tuple[int, str, object], ...]:
     """Defaults of `op` that a call of its functional variant must spell out."""
     if functional is None:
         return ()
@@ -158,7 +158,7 @@ def _made(op: OpOverload) -> OpOverload | None:
     return None if is_composite(op) else functional_form(op)
 
 
-def _by_name(namespace: Any, name: str, op: OpOverload) -> OpOverload | None:
+def _by_name(namespace: object, name: str, op: OpOverload) -> OpOverload | None:
     """`add_` → `add`, `__iand__` → `__and__`, `rrelu_with_noise` → `…_functional`."""
     if name.startswith("__i") and name.endswith("__"):
         name = f"__{name[3:]}"

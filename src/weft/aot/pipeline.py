@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from torch.fx import GraphModule
 
@@ -46,7 +45,7 @@ from weft.shapes.symnode import UndecidedValue
 
 
 def compile_aot(
-    gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, *,
+    gm: GraphModule, example_inputs: Sequence[object], compiler: Compiler, *,
     lowered: Lowered | None = None,
 ) -> GraphCall:
     """`gm` as a functional ATen graph, compiled by `compiler`.
@@ -66,7 +65,7 @@ def compile_aot(
 
 
 def _compile_on_parts(
-    gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, lowered: Lowered | None
+    gm: GraphModule, example_inputs: Sequence[object], compiler: Compiler, lowered: Lowered | None
 ) -> GraphCall:
     """A graph with tensors made of tensors."""
     if has_symbolic_wrappers(gm):
@@ -83,7 +82,7 @@ def _compile_on_parts(
 
 
 def _compile_traced(
-    gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, lowered: Lowered | None,
+    gm: GraphModule, example_inputs: Sequence[object], compiler: Compiler, lowered: Lowered | None,
     symbols: ShapeContext,
 ) -> GraphCall:
     """A graph without branches: trace, optimize, compile, wrap."""

@@ -19,7 +19,7 @@ from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
 
 
-def with_plain_sizes(gm: AtenGraph, inputs: Sequence[Any]) -> fx.GraphModule:
+def with_plain_sizes(gm: AtenGraph, inputs: Sequence[object]) -> fx.GraphModule:
     """A copy of the graph with the sizes of these inputs.
 
     Raises NameError if a size depends on data that no input gives.
@@ -28,7 +28,7 @@ def with_plain_sizes(gm: AtenGraph, inputs: Sequence[Any]) -> fx.GraphModule:
     sources = input_symbols(n.meta["val"] for n in placeholders)
     values = {name: source.read(inputs) for name, source in sources.items()}
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> Any:
         if not isinstance(value, SYMBOLIC):
             return value
         return eval(size_text(value), {"math": math}, values)

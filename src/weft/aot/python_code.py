@@ -118,7 +118,7 @@ class _Writer:
             return size_text(value)
         return self._global(value)
 
-    def _global(self, value: Any) -> str:
+    def _global(self, value: object) -> str:
         name = self.names.get(id(value))
         if name is None:
             base = str(value).replace("torch.", "").replace(".", "_")

@@ -36,7 +36,7 @@ from weft.runtime.strided_views import CALLS
 
 
 def wrap(
-    traced: Traced, artifact: Boxed, captured: Callable[..., Any], hidden: Collection[int] = (),
+    traced: Traced, artifact: Boxed, captured: Callable[..., object], hidden: Collection[int] = (),
     layers: Layers | None = None,
 ) -> GraphCall:
     """A boxed callable that runs `artifact` and has all effects that eager has.
@@ -300,7 +300,7 @@ class _Source:
         arguments = [self._argument(f"{name}_{i}", a) for i, a in enumerate(step.args)]
         return f"{name}({', '.join([of, *arguments])})"
 
-    def _argument(self, name: str, value: Any) -> str:
+    def _argument(self, name: str, value: object) -> str:
         """A view's argument as text; an object without a text becomes a global."""
         if isinstance(value, SYMBOLIC):
             return size_text(value)

@@ -42,13 +42,13 @@ class SymbolSource:
         """The Python expression that reads it from the input called `name`."""
         return name if self.dim is None else f"{name}.{self.method}({self.dim})"
 
-    def read(self, inputs: Sequence[Any]) -> Any:
+    def read(self, inputs: Sequence[object]) -> Any:
         """Its value in a call."""
         value = inputs[self.input]
         return value if self.dim is None else getattr(value, self.method)(self.dim)
 
 
-def input_symbols(values: Iterable[Any]) -> dict[str, SymbolSource]:
+def input_symbols(values: Iterable[object]) -> dict[str, SymbolSource]:
     """The symbols that can be read directly from inputs with these values, by name."""
     sources: dict[str, SymbolSource] = {}
     for i, value in enumerate(values):
@@ -62,13 +62,13 @@ def input_symbols(values: Iterable[Any]) -> dict[str, SymbolSource]:
     return sources
 
 
-def _add(sources: dict[str, SymbolSource], size: Any, source: SymbolSource) -> None:
+def _add(sources: dict[str, SymbolSource], size: object, source: SymbolSource) -> None:
     name = plain_name(size)
     if name is not None:
         sources.setdefault(name, source)
 
 
-def plain_name(size: Any) -> str | None:
+def plain_name(size: object) -> str | None:
     """The name of a size that is just a symbol, or None."""
     if isinstance(size, torch.SymInt):
         expression = expr_of(size)
@@ -80,7 +80,7 @@ def plain_name(size: Any) -> str | None:
     return None
 
 
-def size_text(size: Any) -> str:
+def size_text(size: object) -> str:
     """A symbolic number as a Python expression of the symbols' names."""
     if isinstance(size, torch.SymBool):
         return f"({condition_text(condition_of(size))})"
@@ -89,7 +89,7 @@ def size_text(size: Any) -> str:
     return number_text(float_of(size)) if isinstance(size, torch.SymFloat) else str(size)
 
 
-def symbolic_leaves(value: Any) -> Iterator[Any]:
+def symbolic_leaves(value: object) -> Iterator[object]:
     """The symbolic numbers in an argument, and in the sizes of tensors."""
     if isinstance(value, SYMBOLIC):
         yield value
@@ -102,7 +102,7 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
             yield from symbolic_leaves(item)
 
 
-def names_in(size: Any) -> list[str]:
+def names_in(size: object) -> list[str]:
     """The names of the symbols in a symbolic integer."""
     if isinstance(size, torch.SymFloat):
         return sorted(names_of(float_of(size)))

@@ -102,7 +102,7 @@ INVERSES.update({view: _turned_back(inverse) for view, inverse in _TURNED_BACK.i
     aten.view.default, aten._reshape_alias.default, aten.unsqueeze.default,
     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
 )
-def _reshape_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+def _reshape_back(emit: Emit, parent: Node, child: Node, args: tuple[object, ...]) -> Node:
     return reshape(emit, child, _meta(parent).size())
 
 
@@ -114,7 +114,7 @@ def _permute_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) 
 
 
 @_inverse(aten.expand.default)
-def _expand_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+def _expand_back(emit: Emit, parent: Node, child: Node, args: tuple[object, ...]) -> Node:
     """Eager lets a broadcast tensor be written only in parts without repeated elements; which of
     the copies was written is not known here."""
     size = _meta(parent).size()
@@ -124,19 +124,19 @@ def _expand_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -
 
 
 @_inverse(aten.view.dtype)
-def _view_dtype_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+def _view_dtype_back(emit: Emit, parent: Node, child: Node, args: tuple[object, ...]) -> Node:
     return emit(aten.view.dtype, child, _meta(parent).dtype)
 
 
 @_inverse(aten.view_as_real.default)
-def _view_as_real_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+def _view_as_real_back(emit: Emit, parent: Node, child: Node, args: tuple[object, ...]) -> Node:
     return emit(aten.view_as_complex.default, contiguous(emit, child))
 
 
 # -- layout ----------------------------------------------------------------------------------------
 
 
-def stride_order(stride: Sequence[Any]) -> list[int]:
+def stride_order(stride: Sequence[object]) -> list[int]:
     """Dimensions from the outermost in memory to the innermost."""
     steps = [hint(s) for s in stride]
     return sorted(range(len(steps)), key=lambda d: (-steps[d], d))
@@ -177,7 +177,7 @@ def contiguous(emit: Emit, node: Node) -> Node:
     return emit(aten.clone.default, node, memory_format=torch.contiguous_format)
 
 
-def restride(emit: Emit, node: Node, stride: tuple[Any, ...]) -> Node:
+def restride(emit: Emit, node: Node, stride: tuple[object, ...]) -> Node:
     """The same values in memory order `stride`, if that is dense; otherwise unchanged."""
     have = _meta(node)
     if certainly_equal(have.stride(), stride) or any(certainly_equal(n, 0) for n in have.size()):

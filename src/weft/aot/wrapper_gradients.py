@@ -128,7 +128,7 @@ def same_form(value: Any, like: Any) -> bool:
         same_form(getattr(value, name), getattr(like, name)) for name in names)
 
 
-def _fit(sizes: Sequence[int], expected: Sequence[Any]) -> bool:
+def _fit(sizes: Sequence[int], expected: Sequence[object]) -> bool:
     """Whether sizes are the expected ones, of which symbolic ones fit all."""
     return len(sizes) == len(expected) and all(
         a == b for a, b in zip(sizes, expected, strict=True) if type(b) is int)
@@ -169,7 +169,7 @@ class Wrapped(torch.autograd.Function):
         return plan.join([_constant(piece) for piece in pieces[: ctx.n]])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: Any, gradient: object) -> Any:
         """The leaves of the gradient: of the carriers, or of the leaves themselves."""
         plan: Plan = ctx.plan
         gradients: list[Any] = [None] * ctx.n

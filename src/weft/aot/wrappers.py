@@ -46,7 +46,7 @@ class Joined:
     def __init__(self, plan: Plan, role: str) -> None:
         self.plan, self.role = plan, role
 
-    def __call__(self, *pieces: torch.Tensor) -> Any:
+    def __call__(self, *pieces: torch.Tensor) -> object:
         if self.role == "result":
             return Wrapped.apply(self.plan, *pieces)  # type: ignore[no-untyped-call]
         wrapper = self.plan.join(pieces)
@@ -62,7 +62,7 @@ class Divided:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
-    def __call__(self, wrapper: torch.Tensor) -> Any:
+    def __call__(self, wrapper: torch.Tensor) -> object:
         return Unwrapped.apply((self.plan,), wrapper)  # type: ignore[no-untyped-call]
 
 
@@ -100,7 +100,7 @@ def has_symbolic_wrappers(gm: GraphModule) -> bool:
 # -- the gradients of inputs -----------------------------------------------------------------------
 
 
-def gradient_plans(gm: GraphModule, examples: Sequence[Any]) -> Plans:
+def gradient_plans(gm: GraphModule, examples: Sequence[object]) -> Plans:
     """How the gradients of wrappers among the inputs are made: forward and backward run once on
     fakes to see it. Raises Unsupported for a form that cannot be told in advance."""
     inputs, outputs = _values(gm)
@@ -120,7 +120,7 @@ def gradient_plans(gm: GraphModule, examples: Sequence[Any]) -> Plans:
             if gradient is not None}
 
 
-def _traced(gm: GraphModule, examples: Sequence[Any], wrapped: Sequence[int]) -> Tracer:
+def _traced(gm: GraphModule, examples: Sequence[object], wrapped: Sequence[int]) -> Tracer:
     """A run of the forward on fakes, whose result is the graph's and these wrappers among its
     inputs, as leaves."""
     graph, env = _on_parts(gm, {})
@@ -141,7 +141,7 @@ def _takes_tangents(result: torch.Tensor) -> bool:
     return result.is_nested or hasattr(result, "__coerce_same_metadata_as_tangent__")
 
 
-def _gradients(tracer: Tracer, results: list[Any], wrappers: list[Any]) -> Sequence[Any]:
+def _gradients(tracer: Tracer, results: Sequence[object], wrappers: list[Any]) -> Sequence[Any]:
     """The gradients of the wrappers, for tangents like the results."""
     values = [x for x in results if isinstance(x, torch.Tensor) and x.requires_grad]
     with torch.no_grad(), tracer.recorder:
@@ -171,7 +171,7 @@ def _require_one_form(
         raise Unsupported("wrapped tensors whose gradients change their form") from error
 
 
-def _sources(tracer: Tracer, wrapper: Any, gradient: Any) -> tuple[int | None, ...]:
+def _sources(tracer: Tracer, wrapper: object, gradient: object) -> tuple[int | None, ...]:
     """For each leaf of the gradient: None if it carries the gradient, or the leaf of the wrapper
     that it is (the offsets of a nested tensor)."""
     known = [tracer.recorder.node(leaf) for leaf in leaves(wrapper)]
@@ -243,7 +243,7 @@ def _inputs(graph: Graph, name: str, values: list[torch.Tensor], plan: Plan | No
     return nodes
 
 
-def _pieces(graph: Graph, node: Any, was: Any) -> Iterator[Any]:
+def _pieces(graph: Graph, node: Any, was: object) -> Iterator[Any]:
     """The parts of a result, as nodes."""
     value: Any = was.meta.get("example_value") if isinstance(was, Node) else None
     if not (_is_wrapped(value) and value.requires_grad):
@@ -257,7 +257,7 @@ def _pieces(graph: Graph, node: Any, was: Any) -> Iterator[Any]:
         yield part
 
 
-def _parts_of(graph: Graph, node: Node, value: Any) -> Iterator[Node]:
+def _parts_of(graph: Graph, node: Node, value: object) -> Iterator[Node]:
     if not _is_wrapped(value):
         yield node
         return
@@ -284,7 +284,7 @@ class InputParts:
         self._counts = [(i, plan.structure.count + len(plan.carried))
                         for i, plan in self._plans.items()]
 
-    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+    def __call__(self, inputs: Sequence[object]) -> list[object]:
         """The graph's inputs, plain."""
         divided = self._divided(inputs)
         plain = list[Any]()
@@ -317,7 +317,7 @@ def wrap_outputs(call: GraphCall, gm: GraphModule, plans: Plans) -> GraphCall:
     run, boxed = call.call, call.boxed
     parts_of = InputParts(gm, plans)
 
-    def on_wrappers(*inputs: Any) -> list[Any]:
+    def on_wrappers(*inputs: object) -> list[Any]:
         pieces = parts_of(inputs)
         results = iter(run(pieces) if boxed else run(*pieces))
         taken = [[next(results) for _ in range(count)] for count in counts]

@@ -6,7 +6,6 @@ It shows whether a wrong result comes from a decomposition or from the code gene
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch.fx import GraphModule
 
@@ -16,6 +15,6 @@ from weft.codegen.lowering import LOWERINGS
 from weft.graph_call import GraphCall
 
 
-def aot_eager_decomposed(gm: GraphModule, example_inputs: Sequence[Any]) -> GraphCall:
+def aot_eager_decomposed(gm: GraphModule, example_inputs: Sequence[object]) -> GraphCall:
     """As `aot_eager`, with the operators decomposed that the code generator has no lowering for."""
     return compile_aot(gm, example_inputs, compile_calls, lowered=LOWERINGS.__contains__)

@@ -6,7 +6,6 @@ It shows whether a wrong result comes from capture or from what follows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch.fx import GraphModule
 
@@ -14,6 +13,6 @@ from weft.graph_call import GraphCall
 from weft.runtime.restoring import run_captured
 
 
-def eager(gm: GraphModule, example_inputs: Sequence[Any]) -> GraphCall:
+def eager(gm: GraphModule, example_inputs: Sequence[object]) -> GraphCall:
     """The captured graph itself."""
     return run_captured(gm)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -33,7 +32,8 @@ from weft.shapes.symnode import extents
 
 
 def inductor(
-    gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
+    gm: GraphModule, example_inputs: Sequence[object], *, options: Mapping[str,
+    object] | None = None,
 ) -> GraphCall:
     """Compile a captured graph; `options` are settings of `weft.config` for this graph."""
     with config.patch(check_options(options or {})):
@@ -91,8 +91,8 @@ _SYNCHRONISING = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_outpu
 
 
 def compile_fx(
-    gm: GraphModule, example_inputs: Sequence[Any], **options: Any
-) -> Callable[..., Any]:
+    gm: GraphModule, example_inputs: Sequence[object], **options: object
+) -> Callable[..., object]:
     """Compile a torch-level graph with weft's default compiler.
 
     Returns a callable of the graph's inputs. `gm` need not come from weft: any `GraphModule` of

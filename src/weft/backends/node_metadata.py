@@ -14,7 +14,7 @@ import linecache
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import fx
@@ -52,7 +52,7 @@ def _text(place: SourceLine) -> str:
         f"    {source}\n" if source else "")
 
 
-def _origin(node: fx.Node, innermost: SourceLine) -> Any:
+def _origin(node: fx.Node, innermost: SourceLine) -> object:
     """The class of PyTorch's module that the program called, or the function itself."""
     modules: dict[str, tuple[str, type]] = node.meta.get("nn_module_stack") or {}
     if modules and innermost.file.startswith(_LIBRARY):

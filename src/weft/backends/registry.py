@@ -35,7 +35,7 @@ _registered: dict[str, Backend] = {}
 
 def register_backend(
     name: str | Backend | None = None, backend: Backend | None = None
-) -> Any:
+) -> object:
     """Adds a backend: `register_backend("name", function)`, or a decorator, bare or with a name."""
     if callable(name):
         return register_backend(_name_of(name), name)
@@ -49,7 +49,7 @@ def register_backend(
     return backend
 
 
-def _name_of(backend: Any) -> str:
+def _name_of(backend: object) -> str:
     return str(getattr(backend, "__name__", type(backend).__name__))
 
 
@@ -110,14 +110,14 @@ class _Lazy:
         self._where = where
         self._loaded: Backend | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    def __call__(self, *args: object, **kwargs: object) -> Callable[..., object]:
         if self._loaded is None:
             module, _, attribute = self._where.partition(":")
             self._loaded = getattr(import_module(module), attribute)
         assert self._loaded is not None
         return self._loaded(*args, **kwargs)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return resolve, (self.__name__,)
 
     def __repr__(self) -> str:

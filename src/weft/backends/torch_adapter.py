@@ -27,7 +27,7 @@ def names() -> list[str]:
     return listed
 
 
-def find(name: str) -> Callable[..., Any]:
+def find(name: str) -> Callable[..., object]:
     """PyTorch's backend of this name; UnknownBackend with PyTorch's names if there is none."""
     registry = import_module("torch._dynamo.backends.registry")
     known = names()
@@ -35,7 +35,7 @@ def find(name: str) -> Callable[..., Any]:
         raise UnknownBackend(f"torch:{name}", [f"torch:{n}" for n in known])
     theirs = registry.lookup_backend(name)
 
-    def backend(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
         compiled: Callable[..., Any] = theirs(gm, example_inputs)
         return compiled
 
@@ -43,7 +43,7 @@ def find(name: str) -> Callable[..., Any]:
     return backend
 
 
-def compiled_by_torch(fn: Callable[..., Any]) -> Callable[..., Any]:
+def compiled_by_torch(fn: Callable[..., object]) -> Callable[..., object]:
     """`torch.compile(fn)`, PyTorch's own also where `weft.install` or a library stands for it."""
     compiled: Callable[..., Any] = inspect.unwrap(torch.compile)(fn)
     return compiled

@@ -38,7 +38,7 @@ _ANY_SIZE: Final = 2**62
 
 
 def weft(
-    gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
+    gm: GraphModule, example_inputs: Sequence[object], *, mode: str | None = None,
     options: Settings | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch.compile; `mode` and `options` are those of `torch.compile`."""
@@ -55,7 +55,7 @@ def weft(
         return gm.forward
 
 
-def _compiled(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings
+def _compiled(gm: GraphModule, example_inputs: Sequence[object], settings: Settings
               ) -> Callable[..., Any]:
     """The compiled graph; floats are symbolic if operators allow it."""
     symbols = _Symbols(gm)
@@ -67,8 +67,8 @@ def _compiled(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings
     return _attempt(_Symbols(gm), example_inputs, settings)
 
 
-def _attempt(symbols: _Symbols, example_inputs: Sequence[Any], settings: Settings
-             ) -> Callable[..., Any]:
+def _attempt(symbols: _Symbols, example_inputs: Sequence[object], settings: Settings
+             ) -> Callable[..., object]:
     with symbols.in_place(example_inputs) as inputs:
         call = compile_fx(symbols.gm, inputs, **settings)
     symbols.guard()
@@ -118,7 +118,7 @@ class _Symbols:
             for node, fake in zip(nodes, fakes, strict=True):
                 node.meta["example_value"] = fake
 
-    def _replace(self, nodes: list[Node], fakes: list[Any], inputs: list[Any]) -> list[Any]:
+    def _replace(self, nodes: list[Node], fakes: list[Any], inputs: list[Any]) -> list[object]:
         for fake, example in zip(fakes, inputs, strict=True):
             self._sizes.update((theirs.node.expr, hint) for theirs, hint in _extents(fake, example))
         for place, (node, fake) in enumerate(zip(nodes, fakes, strict=True)):
@@ -138,7 +138,7 @@ class _Symbols:
             for theirs, hints in ((fake.size(), example.size()), (fake.stride(), example.stride())))
         return sizes, strides
 
-    def _extent(self, theirs: Any, hint: int) -> Any:
+    def _extent(self, theirs: object, hint: int) -> object:
         if not isinstance(theirs, torch.SymInt):
             return theirs
         known = self._polynomial(theirs.node.expr)
@@ -167,7 +167,7 @@ class _Symbols:
             raise _Uncompiled(f"the number {theirs} of torch.compile has no example")
         return self._symbol(theirs, hint)
 
-    def _symbol(self, theirs: torch.SymInt, hint: int) -> Any:
+    def _symbol(self, theirs: torch.SymInt, hint: int) -> object:
         """A new symbol of weft's for one of theirs; an int for the sizes 0 and 1."""
         expression, name = theirs.node.expr, str(theirs)
         number: Any
@@ -194,13 +194,13 @@ class _Symbols:
 _FUNCTIONS: Final = {"math": math, "min": torch.sym_min, "max": torch.sym_max}
 
 
-def _require(condition: Any, text: str) -> None:
+def _require(condition: object, text: str) -> None:
     """Make a guard of a condition of torch.compile's symbols."""
     if not condition:
         raise InternalError(f"{text} does not hold")
 
 
-def _extents(fake: Any, example: Any) -> Iterator[tuple[torch.SymInt, int]]:
+def _extents(fake: object, example: Any) -> Iterator[tuple[torch.SymInt, int]]:
     """The symbolic sizes and strides of a tensor, and what they are in this call."""
     if isinstance(fake, FakeTensor):
         theirs = (*fake.size(), *fake.stride())

@@ -39,7 +39,7 @@ def symbolic_examples(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterato
         yield inputs
 
 
-def _is_symbolic(fake: Any) -> bool:
+def _is_symbolic(fake: object) -> bool:
     if isinstance(fake, FakeTensor):
         return any(isinstance(size, torch.SymInt) for size in (*fake.shape, *fake.stride()))
     return isinstance(fake, torch.SymInt)

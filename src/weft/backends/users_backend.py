@@ -7,7 +7,7 @@ Place in the pipeline: what `weft.compile(backend=callable)` hands to capture::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from torch.fx import GraphModule
@@ -30,7 +30,7 @@ class UsersBackend:
         self.chosen = chosen
         self.__name__: str = getattr(chosen, "__name__", type(chosen).__name__)
 
-    def __call__(self, gm: GraphModule, example_inputs: list[Any]) -> GraphCall:
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[object]) -> GraphCall:
         try:
             add_origins(gm.graph)
             with symbolic_examples(gm, example_inputs) as inputs:
@@ -47,5 +47,5 @@ class UsersBackend:
                                do="return a callable that takes the graph's inputs")
         return graph_call(call)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> UsersBackend:
+    def __deepcopy__(self, memo: Mapping[int, object]) -> UsersBackend:
         return self

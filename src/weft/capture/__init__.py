@@ -27,19 +27,19 @@ __all__ = ["cache_entries", "compile_function", "compiled_by", "original_functio
            "with_code"]
 
 
-def compile_function(fn: FunctionType, options: CompileOptions, backend: Any) -> Any:
+def compile_function(fn: FunctionType, options: CompileOptions, backend: Any) -> object:
     """`fn`, captured and compiled by `backend` at its first call."""
     return FrameCompiler(options, backend).root(fn)
 
 
-def compiled_by(compiled: Any, name: Any, resolve: Callable[[Any], Any]) -> Any:
+def compiled_by(compiled: Any, name: object, resolve: Callable[[Any], Any]) -> object:
     """What a compiled function is while the program forces the backend of this name upon all; None:
     itself."""
     compiler = getattr(compiled.on_miss, "__self__", None)
     return compiler.other(compiled, name, resolve) if isinstance(compiler, FrameCompiler) else None
 
 
-def original_function(obj: Any) -> Any:
+def original_function(obj: object) -> Any:
     """The Python function behind a compiled one; anything else as it is."""
     return obj.__wrapped__ if isinstance(obj, _frame.CompiledFunction) else obj
 

@@ -137,7 +137,7 @@ class FrameCompiler:
         """The compiled form of a function; its first call captures it."""
         return _frame.CompiledFunction(function, self.on_miss)
 
-    def other(self, compiled: Any, name: Any, resolve: Callable[[Any], Backend]) -> Any:
+    def other(self, compiled: Any, name: object, resolve: Callable[[Any], Backend]) -> Any:
         """The form of a compiled function that a backend which is forced upon it has compiled; None
         if it is one, or goes on in the middle of a call."""
         function: types.FunctionType = compiled.__wrapped__
@@ -150,7 +150,7 @@ class FrameCompiler:
         return self._others[name]
 
     def on_miss(
-        self, compiled: Any, function: types.FunctionType, code: types.CodeType,
+        self, compiled: object, function: types.FunctionType, code: types.CodeType,
         locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any],
     ) -> Any:
         """Return an entry for this frame, or None to run it eagerly.
@@ -220,7 +220,7 @@ class FrameCompiler:
         take_back_states()
         return None
 
-    def _leave_disabled(self, compiled: Any, function: types.FunctionType) -> None:
+    def _leave_disabled(self, compiled: object, function: types.FunctionType) -> None:
         """Leave a function that is marked as disabled to Python, and what it calls if the mark says
         so."""
         if compiled is not None and self.options.fullgraph:
@@ -230,13 +230,13 @@ class FrameCompiler:
         else:  # PyTorch's wrapper, whose code others share, or the function itself
             _frame.skip(getattr(unmarked(function), "__code__", function.__code__))
 
-    def _refuse(self, compiled: Any, state: FrameState) -> None:
+    def _refuse(self, compiled: object, state: FrameState) -> None:
         """A stance forbids compiling: let the call run eagerly, or raise RecompileError."""
         known = _frame.entries(state.code)
         if current_stance() == "fail_on_recompile" and (known or compiled is not None):
             raise RecompileError(state.code.co_qualname, recompile_reasons(known, state))
 
-    def compiled_copy(self, function: types.FunctionType) -> Any:
+    def compiled_copy(self, function: types.FunctionType) -> object:
         """The compiled form of a function of the program, with this compilation's copy of its
         code."""
         return self.compiled(with_code(function, self.own_code(function.__code__)))
@@ -308,7 +308,7 @@ class FrameCompiler:
 
     # -- one frame --------------------------------------------------------------------------------
 
-    def _compile(self, state: FrameState, *, outermost: bool) -> Any:
+    def _compile(self, state: FrameState, *, outermost: bool) -> object:
         """Return a new entry for the frame.
 
         A first attempt may keep values that depend on tensors' data in the graph; if it fails
@@ -339,7 +339,7 @@ class FrameCompiler:
         attempt = Attempt(self, state, data_dependent=False)
         return self._entry_of(attempt, outermost=outermost)
 
-    def _entry_of(self, attempt: Attempt, *, outermost: bool) -> Any:
+    def _entry_of(self, attempt: Attempt, *, outermost: bool) -> object:
         """Run an attempt and return its entry."""
         modes = _frame.global_state()
         policy = self.policy(attempt.state.code)
@@ -360,7 +360,7 @@ class FrameCompiler:
             attempt.data_dependent and not policy.all_static))
         return self._entry_of(again, outermost=outermost)
 
-    def _build_entry(self, attempt: Attempt, modes: Any, *, outermost: bool) -> Any:
+    def _build_entry(self, attempt: Attempt, modes: object, *, outermost: bool) -> object:
         """The steps of a capture: interpret, compile the graph, write the replacement and guards.
 
         `modes` is PyTorch's global state when the frame was entered.
@@ -464,7 +464,7 @@ def with_code(function: types.FunctionType, code: types.CodeType) -> types.Funct
 
 
 def _may_rerun(
-    tx: SymbolicInterpreter, graph: Callable[..., Any] | None, code: types.CodeType
+    tx: SymbolicInterpreter, graph: Callable[..., object] | None, code: types.CodeType
 ) -> bool:
     """Whether the frame is run eagerly from its start if its draws or its graph raise.
 

@@ -15,7 +15,7 @@ import re
 import sys
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
@@ -142,7 +142,7 @@ class SymbolicInterpreter:
 
     # -- the root ---------------------------------------------------------------------------------
 
-    def root_frame(self, locals: list[Any], cells: tuple[Any, ...]) -> Frame:
+    def root_frame(self, locals: Sequence[object], cells: tuple[object, ...]) -> Frame:
         """The frame of the captured code, with its variables not yet read."""
         code = self.code
         values: dict[str, SymbolicValue] = {}
@@ -266,7 +266,7 @@ class SymbolicInterpreter:
             return self.wrap(value.object, value.source)
         return value
 
-    def wrap(self, obj: Any, source: Source | None) -> SymbolicValue:
+    def wrap(self, obj: object, source: Source | None) -> SymbolicValue:
         """The value of an object from outside the frame; adds the guards that it needs."""
         known = self.outside.value_of(obj)
         if known is not None:
@@ -289,20 +289,20 @@ class SymbolicInterpreter:
                 self.outside.share_namespace(value, namespace)
         return value
 
-    def wrap_symbolic_number(self, obj: Any, source: Source | None) -> SymbolicValue | None:
+    def wrap_symbolic_number(self, obj: object, source: Source | None) -> SymbolicValue | None:
         """A symbolic value for an outside int or float that changes between calls, or None."""
         return wrap_number(self, obj, source)
 
-    def wrap_new(self, obj: Any) -> SymbolicValue:
+    def wrap_new(self, obj: object) -> SymbolicValue:
         """The value of an object that capture made itself: no source, no guards."""
         return wrap_of(type(obj))(self, obj, None)
 
-    def wrap_fixed(self, obj: Any, name: str) -> SymbolicValue:
+    def wrap_fixed(self, obj: object, name: str) -> SymbolicValue:
         """The value of an object that is part of the program's text, such as a module or a
         method."""
         return self.wrap(obj, self.tree.object(obj, name))
 
-    def globals_of(self, namespace: dict[str, Any]) -> DictValue:
+    def globals_of(self, namespace: Mapping[str, object]) -> DictValue:
         """The dictionary value of a module's globals."""
         known = self.outside.value_of(namespace)
         if known is not None:
@@ -355,7 +355,7 @@ class SymbolicInterpreter:
         self.call(self.wrap_fixed(operator.length_hint, "length_hint"), [value])
         return drain(self, iterator)
 
-    def constants(self, values: Iterable[SymbolicValue]) -> list[Any] | None:
+    def constants(self, values: Iterable[SymbolicValue]) -> list[object] | None:
         """The Python objects of the values if all are constant, else None."""
         objects = []
         for value in values:
@@ -366,7 +366,7 @@ class SymbolicInterpreter:
 
     # -- recording --------------------------------------------------------------------------------
 
-    def mode_node(self, function: Any, *args: Any) -> None:
+    def mode_node(self, function: object, *args: object) -> None:
         """Record a call that sets a mode; it does not count as an operator."""
         self.builder.effect(function, args, self.stack())
         self.builder.n_calls -= 1
@@ -389,7 +389,9 @@ class SymbolicInterpreter:
 
     # -- errors and breaks ------------------------------------------------------------------------
 
-    def error(self, kind: type[BaseException], *args: Any, **fields: Any) -> ObservedException:
+    def error(
+        self, kind: type[BaseException], *args: object, **fields: object
+    ) -> ObservedException:
         """The signal that the program raises an exception of this class.
 
         `fields` are attributes that CPython's C code sets on it.

@@ -37,7 +37,7 @@ class FirstCall:
     kwargs: dict[str, Any] | None = None
     with_gradients: bool = False
 
-    def note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def note(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Keep the arguments, unless they are not the first."""
         if self.args is None:
             self.args, self.kwargs = args, dict(kwargs)
@@ -73,7 +73,7 @@ def _first_calls() -> Iterator[list[FirstCall]]:
     calls: list[FirstCall] = []
     compile = weft.compile
 
-    def compile_and_note(model: Any = None, **settings: Any) -> Any:
+    def compile_and_note(model: Any = None, **settings: Any) -> object:
         if model is None:
             return functools.partial(compile_and_note, **settings)
         call = FirstCall(model, settings)
@@ -87,10 +87,12 @@ def _first_calls() -> Iterator[list[FirstCall]]:
         vars(weft)["compile"] = compile
 
 
-def _noting(compiled: Any, call: FirstCall) -> Any:
+def _noting(compiled: Any, call: FirstCall) -> object:
     """The compiled function or module, which notes its first call."""
     if isinstance(compiled, torch.nn.Module):
-        def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def before(
+            module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+        ) -> None:
             handle.remove()
             call.note(args, kwargs)
 
@@ -98,7 +100,7 @@ def _noting(compiled: Any, call: FirstCall) -> Any:
         return compiled
 
     @functools.wraps(compiled)
-    def noting(*args: Any, **kwargs: Any) -> Any:
+    def noting(*args: Any, **kwargs: Any) -> object:
         call.note(args, kwargs)
         return compiled(*args, **kwargs)
 

@@ -54,7 +54,7 @@ class Artifact:
     extern_ops: list[str] = field(default_factory=list)
     in_stages: bool = False
 
-    def __call__(self, args: list[Any]) -> list[Any]:
+    def __call__(self, args: list[Any]) -> list[object]:
         return self.call(args)
 
     def graph_call(self) -> GraphCall:

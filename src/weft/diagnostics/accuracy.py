@@ -16,7 +16,7 @@ import torch
 from weft._torch import tree_map
 
 
-def tensors(value: Any) -> list[torch.Tensor]:
+def tensors(value: object) -> list[torch.Tensor]:
     """Every tensor in a result, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
@@ -27,12 +27,12 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def as_float64(value: Any) -> Any:
+def as_float64(value: object) -> Any:
     """A copy with modules and floating-point tensors in float64."""
     return tree_map(_wide, value)
 
 
-def _wide(leaf: Any) -> Any:
+def _wide(leaf: object) -> object:
     if isinstance(leaf, torch.nn.Module):
         return copy.deepcopy(leaf).double()
     if isinstance(leaf, torch.Tensor):

@@ -105,7 +105,7 @@ def tried(compiled: GraphCall, plain: fx.GraphModule) -> GraphCall:
     return GraphCall(run, boxed)
 
 
-def like(value: Any) -> Any:
+def like(value: object) -> Any:
     """A real tensor for a fake one, numbers for symbolic ones."""
     if isinstance(value, torch.Tensor):
         sizes, strides = ([int(like(n)) for n in each] for each in (value.shape, value.stride()))
@@ -141,7 +141,7 @@ def _numerics_error(
 
 
 def _tell_failure(
-    gm: fx.GraphModule, inputs: Sequence[Any], error: Exception, again: Compile, backend: str
+    gm: fx.GraphModule, inputs: Sequence[object], error: Exception, again: Compile, backend: str
 ) -> None:
     """Write the smallest part that fails to compile with the same type of error."""
 
@@ -155,7 +155,7 @@ def _tell_failure(
 
 
 def _smallest(
-    gm: fx.GraphModule, inputs: Sequence[Any], fails: Callable[..., bool]
+    gm: fx.GraphModule, inputs: Sequence[object], fails: Callable[..., bool]
 ) -> Part | None:
     with events.stage("minimize"), config.patch(OFF, strict=True, fallback_random=True):
         return minimize(gm, inputs, fails)

@@ -72,7 +72,7 @@ class Comparison:
         times = {row.name: row.timing for row in self.rows if row.timing.samples}
         return 1 / ratio(times, name, over) if name in times and over in times else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Everything as plain values: seconds, bytes, ratios."""
         return {
             "name": self.name, "device": self.device, "backward": self.backward,
@@ -80,7 +80,7 @@ class Comparison:
             "rows": [self._row(row) for row in self.rows],
         }
 
-    def _row(self, row: Measurement) -> dict[str, Any]:
+    def _row(self, row: Measurement) -> dict[str, object]:
         measured = bool(row.timing.samples)
         return {
             "name": row.name, "first_call": row.first_call,

@@ -99,7 +99,7 @@ class _Running(threading.local):
 _running = _Running()
 
 
-def record(kind: str, **fields: Any) -> None:
+def record(kind: str, **fields: object) -> None:
     """Record that something happened."""
     now = perf_counter()
     _history.append((kind, now, {k: v for k, v in fields.items() if type(v) in _KEPT}))

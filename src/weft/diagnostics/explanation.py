@@ -12,7 +12,7 @@ Place in the pipeline: a view of the `events` that were recorded while `f` compi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final, final
@@ -201,14 +201,14 @@ def _source_lines(stack: Any) -> tuple[SourceLine, ...]:
     return tuple(line for line in stack or () if isinstance(line, SourceLine))
 
 
-def code_name(code: Any) -> str:
+def code_name(code: object) -> str:
     """A code object in the user's words: name, file and line; other values as text."""
     if isinstance(code, CodeType):
         return one_line(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
     return str(code)
 
 
-def operator_count(gm: Any) -> int:
+def operator_count(gm: object) -> int:
     """The number of operators in a graph, without inputs and output."""
     if not isinstance(gm, torch.fx.GraphModule):
         return 0
@@ -218,13 +218,13 @@ def operator_count(gm: Any) -> int:
 # -- what each kind of event adds -----------------------------------------------------------------
 
 
-def _take_graph(explanation: Explanation, fields: dict[str, Any]) -> None:
+def _take_graph(explanation: Explanation, fields: Mapping[str, object]) -> None:
     gm = fields.get("gm")
     explanation.graphs.append(
         Graph(code_name(fields.get("code", "")), operator_count(gm), graph_text(gm)))
 
 
-def _take_break(explanation: Explanation, fields: dict[str, Any]) -> None:
+def _take_break(explanation: Explanation, fields: Mapping[str, object]) -> None:
     explanation.graph_breaks.append(Break(
         str(fields.get("id", "")), str(fields.get("reason", "")),
         _source_lines(fields.get("stack")), str(fields.get("hint") or "")))
@@ -236,7 +236,7 @@ def _take_recompile(explanation: Explanation, fields: dict[str, Any]) -> None:
                                             tuple(fields.get("changes", ()))))
 
 
-def _take_kernel(explanation: Explanation, fields: dict[str, Any]) -> None:
+def _take_kernel(explanation: Explanation, fields: Mapping[str, object]) -> None:
     stack = fields.get("stack") or ()
     lines = dict.fromkeys(f"{one_line(line.file)}:{line.line}" for line in _source_lines(stack))
     explanation.kernels.append(KernelInfo(

@@ -26,7 +26,7 @@ def _no_remarks(node: fx.Node) -> str:
     return ""
 
 
-def graph_text(graph: Any, remarks: Remarks = _no_remarks) -> str:
+def graph_text(graph: object, remarks: Remarks = _no_remarks) -> str:
     """The code of a GraphModule, with remarks on its nodes; anything else as it prints itself."""
     if not isinstance(graph, fx.GraphModule):
         return str(graph)
@@ -58,7 +58,7 @@ def _type_of(node: fx.Node) -> str:
     return type_text(node.meta.get("val", node.meta.get("example_value")))
 
 
-def type_text(value: Any) -> str:
+def type_text(value: object) -> str:
     """`float32[2, 3]` for a tensor, `float32[2, 3]:(1, 2)` where it is not row-major."""
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")

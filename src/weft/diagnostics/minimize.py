@@ -12,7 +12,7 @@ debugging": Zeller and Hildebrandt, Simplifying and isolating failure-inducing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -31,7 +31,7 @@ class _NotAGraph(Exception):
     """A part that needs a value which cannot be an input."""
 
 
-def minimize(gm: fx.GraphModule, inputs: Sequence[Any], fails: Fails) -> Part | None:
+def minimize(gm: fx.GraphModule, inputs: Sequence[object], fails: Fails) -> Part | None:
     """The part, and its inputs; None if the graph, rebuilt as a part of itself, does not fail."""
     values = _Recorder(gm).recorded(inputs)
     kept = [n for n in gm.graph.nodes if n.op in _CALLS]
@@ -55,7 +55,7 @@ def minimize(gm: fx.GraphModule, inputs: Sequence[Any], fails: Fails) -> Part | 
 
 
 def _failing(
-    gm: fx.GraphModule, kept: list[fx.Node], values: dict[fx.Node, Any], fails: Fails
+    gm: fx.GraphModule, kept: list[fx.Node], values: Mapping[fx.Node, object], fails: Fails
 ) -> Part | None:
     """The part with these nodes if it exists and fails, else None."""
     try:
@@ -65,7 +65,7 @@ def _failing(
     return part if fails(*part) else None
 
 
-def part_of(gm: fx.GraphModule, kept: Sequence[fx.Node], values: dict[fx.Node, Any]) -> Part:
+def part_of(gm: fx.GraphModule, kept: Sequence[fx.Node], values: Mapping[fx.Node, object]) -> Part:
     """The graph of some nodes, in their order, and its inputs."""
     nodes, graph, env, inputs = set(kept), fx.Graph(), {}, []
     needed = dict.fromkeys(a for n in kept for a in n.all_input_nodes if a not in nodes)
@@ -89,12 +89,12 @@ def part_of(gm: fx.GraphModule, kept: Sequence[fx.Node], values: dict[fx.Node, A
 class _Recorder(fx.Interpreter):
     """Runs a graph and keeps what its nodes gave: copies of tensors, and numbers."""
 
-    def recorded(self, inputs: Sequence[Any]) -> dict[fx.Node, Any]:
+    def recorded(self, inputs: Sequence[object]) -> dict[fx.Node, Any]:
         self.values: dict[fx.Node, Any] = {}
         self.run(*copies(inputs))
         return self.values
 
-    def run_node(self, n: fx.Node) -> Any:
+    def run_node(self, n: fx.Node) -> object:
         value = super().run_node(n)
         if isinstance(value, torch.Tensor | int | float | bool):
             (self.values[n],) = copies([value])

@@ -38,7 +38,7 @@ ROOM: Final = 3.0
 
 
 def compare(
-    gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any],
+    gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[object],
     relative: Mapping[torch.dtype, float] = RELATIVE,
 ) -> str:
     """How the results differ from those of `gm` run by PyTorch; empty if they do not, or if `gm`
@@ -48,7 +48,7 @@ def compare(
     """
     gpus = _gpus(inputs)
 
-    def results(run: Callable[..., Any], dtype: torch.dtype | None = None) -> dict[str, Any]:
+    def results(run: Callable[..., object], dtype: torch.dtype | None = None) -> dict[str, Any]:
         with torch.random.fork_rng(gpus):  # each run begins with the same random numbers
             return results_of(run, inputs, dtype)
 
@@ -75,8 +75,8 @@ def compare(
 
 
 def results_of(
-    run: Callable[..., Any], inputs: Sequence[Any], dtype: torch.dtype | None = None
-) -> dict[str, Any]:
+    run: Callable[..., object], inputs: Sequence[object], dtype: torch.dtype | None = None
+) -> dict[str, object]:
     """The results of a graph for copies of the inputs, by name: outputs, inputs after the run,
     gradients of the inputs as they were given. With a `dtype`, floating-point inputs are converted.
     """
@@ -96,12 +96,14 @@ def results_of(
     return named
 
 
-def copies(inputs: Sequence[Any]) -> list[Any]:
+def copies(inputs: Sequence[object]) -> list[Any]:
     """The inputs, tensors copied; those that share memory share that of their copies."""
     return _copy_inputs(inputs, None)[1]
 
 
-def _copy_inputs(inputs: Sequence[Any], dtype: torch.dtype | None) -> tuple[list[Any], list[Any]]:
+def _copy_inputs(
+    inputs: Sequence[Any], dtype: torch.dtype | None
+) -> tuple[list[object], list[object]]:
     """Copies that are leaves, and the same as inputs: only what is no leaf may be written."""
     storages: dict[int, torch.UntypedStorage] = {}
     leaves = [_copy(x, storages, dtype) if isinstance(x, torch.Tensor) else x for x in inputs]
@@ -129,15 +131,15 @@ def _copy(
     return copy.requires_grad_(tensor.requires_grad)
 
 
-def _copy_detached(value: Any) -> Any:
+def _copy_detached(value: object) -> object:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _taking_inputs(compiled: Compiled) -> Callable[..., Any]:
+def _taking_inputs(compiled: Compiled) -> Callable[..., object]:
     return graph_call(compiled).taking_inputs()
 
 
-def _gpus(inputs: Sequence[Any]) -> list[int]:
+def _gpus(inputs: Sequence[object]) -> list[int]:
     return sorted({t.device.index or 0 for t in inputs
                    if isinstance(t, torch.Tensor) and t.device.type == "cuda"})
 
@@ -145,7 +147,7 @@ def _gpus(inputs: Sequence[Any]) -> list[int]:
 class _DoubleInterpreter(fx.Interpreter):
     """Runs a graph with float64 wherever a node names a narrower floating-point dtype."""
 
-    def run_node(self, n: fx.Node) -> Any:
+    def run_node(self, n: fx.Node) -> object:
         if n.op in ("call_function", "call_method"):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             args, kwargs = pytree.tree_map(_widen, (args, kwargs))
@@ -154,7 +156,7 @@ class _DoubleInterpreter(fx.Interpreter):
         return super().run_node(n)
 
 
-def _widen(value: Any) -> Any:
+def _widen(value: object) -> object:
     return torch.float64 if isinstance(value, torch.dtype) and value in RELATIVE else value
 
 
@@ -179,7 +181,7 @@ def _difference(
     return ""
 
 
-def _same_number(computed: Any, wanted: Any) -> bool:
+def _same_number(computed: object, wanted: object) -> bool:
     return bool(computed == wanted or (computed != computed and wanted != wanted))
 
 

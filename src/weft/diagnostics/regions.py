@@ -36,7 +36,7 @@ class Region:
     name: str
     call: Callable[..., Any]
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> object:
         with record_function(self.name):
             return self.call(*args)
 
@@ -68,7 +68,7 @@ def name_graph(function: FunctionType, variable: str, region: str) -> None:
     _register(function, _InClosure(variable, region))
 
 
-def name_kernels(function: Callable[..., Any], regions: Mapping[str, str]) -> None:
+def name_kernels(function: Callable[..., object], regions: Mapping[str, str]) -> None:
     """Name the calls of kernels, which a generated function has in global variables."""
     if regions and isinstance(function, FunctionType):
         _register(function, _InGlobals(dict(regions)))
@@ -99,7 +99,7 @@ class _InGlobals:
             scope[name] = _with_region(scope[name], region, shown)
 
 
-def _with_region(call: Callable[..., Any], region: str, shown: bool) -> Callable[..., Any]:
+def _with_region(call: Callable[..., object], region: str, shown: bool) -> Callable[..., object]:
     plain = call.call if isinstance(call, Region) else call
     return Region(region, plain) if shown else plain
 

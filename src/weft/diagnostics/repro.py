@@ -55,7 +55,7 @@ class {name}(torch.nn.Module):
 '''
 
 
-def write(gm: fx.GraphModule, inputs: Sequence[Any], problem: str, backend: str) -> Path | None:
+def write(gm: fx.GraphModule, inputs: Sequence[object], problem: str, backend: str) -> Path | None:
     """Write the program; returns its path, or None if the directory is not writable."""
     source = program(gm, problem, backend)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]

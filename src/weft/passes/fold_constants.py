@@ -10,7 +10,7 @@ value, on one element.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -57,7 +57,7 @@ def fold_constants(gm: GraphModule) -> bool:
     return changed
 
 
-def _foldable(node: Node, uniform: dict[Node, Any]) -> bool:
+def _foldable(node: Node, uniform: Mapping[Node, object]) -> bool:
     """Whether a node is a pointwise operator, or a view, on uniform tensors only."""
     inputs = node.all_input_nodes
     if not inputs or any(i not in uniform for i in inputs):
@@ -94,7 +94,7 @@ def _fold(gm: GraphModule, node: Node, uniform: dict[Node, Any]) -> Node | None:
     return full
 
 
-def _number(node: Node, uniform: dict[Node, Any]) -> Any:
+def _number(node: Node, uniform: Mapping[Node, object]) -> Any:
     """The one value of a uniform result."""
     if node.target in _VIEWS:
         first = node.all_input_nodes[0]

@@ -110,7 +110,7 @@ def register_pass(
     function: PassFunction | PassBase | type[PassBase] | None = None, *, name: str | None = None,
     before: str | Iterable[str] = (), after: str | Iterable[str] = (),
     requires: str | Iterable[str] = (), on_request: bool = False,
-) -> Any:
+) -> object:
     """Add a pass to weft's pipelines; a decorator, with or without arguments.
 
     Takes a function of a GraphModule (which returns None, whether it changed it, a new GraphModule
@@ -118,7 +118,7 @@ def register_pass(
     is replaced. on_request: it runs only where ``options={"passes": [name]}`` names it.
     """
 
-    def register(function: Any) -> Any:
+    def register(function: object) -> object:
         added = _pass_of(function, name, before=_names(before), after=_names(after),
                          requires=_names(requires), on_request=on_request)
         _registered[added.name] = added
@@ -139,7 +139,7 @@ def register_standard(passes: Sequence[Pass]) -> None:
         _order.append(p.name)
 
 
-def _pass_of(function: Any, name: str | None = None, **requirements: Any) -> Pass:
+def _pass_of(function: object, name: str | None = None, **requirements: Any) -> Pass:
     """A pass of what a user gave."""
     run = function() if isinstance(function, type) and issubclass(function, PassBase) else function
     if not callable(run):

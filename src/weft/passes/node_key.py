@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 
-def exact_key(value: Any) -> Any:
+def exact_key(value: Any) -> object:
     """The key of an argument; nodes are told apart by identity."""
     kind = type(value)
     if kind is Node:

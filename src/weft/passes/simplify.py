@@ -100,7 +100,7 @@ def _power_one(node: Node) -> Node | None:
     return _source(node) if _is_constant(_arg(node, 1), 1) else None
 
 
-def _is_constant(value: Any, wanted: int) -> bool:
+def _is_constant(value: object, wanted: int) -> bool:
     return type(value) in (int, float) and value == wanted
 
 

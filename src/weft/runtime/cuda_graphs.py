@@ -22,7 +22,7 @@ What makes it safe:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -86,7 +86,7 @@ class Recording:
             for count, idle in zip(_use_counts(self.outputs), self.idle_counts, strict=True)
         )
 
-    def replay(self, inputs: list[Any]) -> list[Any]:
+    def replay(self, inputs: list[Any]) -> list[object]:
         """Run with these inputs; the results are aliases of the recording's own outputs."""
         for copy in self.copied:
             copy.fill(inputs[copy.position])
@@ -110,7 +110,7 @@ class CudaGraphs:
         self.captures = 0
         self.disabled: str | None = None
 
-    def __call__(self, inputs: list[Any]) -> list[Any]:
+    def __call__(self, inputs: list[Any]) -> list[object]:
         """Replay a recording that fits and is free; capture one; or run the artifact as it is."""
         if self.disabled is not None or torch.cuda.is_current_stream_capturing():
             return self.artifact(inputs)
@@ -123,12 +123,12 @@ class CudaGraphs:
             return self.artifact(inputs)
         return self._capture(inputs, addresses, sizes)
 
-    def _sizes(self, inputs: list[Any]) -> tuple[Any, ...]:
+    def _sizes(self, inputs: list[Any]) -> tuple[object, ...]:
         """What a recording is specialised on: numbers among the inputs, sizes that may change."""
         numbers = [v for v in inputs if not isinstance(v, torch.Tensor)]
         return (*numbers, *((inputs[i].shape, inputs[i].stride()) for i in self.changing))
 
-    def _free_recording(self, addresses: list[int], sizes: tuple[Any, ...]) -> Recording | None:
+    def _free_recording(self, addresses: list[int], sizes: tuple[object, ...]) -> Recording | None:
         for recording in self.recordings:
             if recording.sizes == sizes and recording.is_free():
                 copied = {c.position for c in recording.copied}
@@ -138,7 +138,7 @@ class CudaGraphs:
                 self.moving |= moved
         return None
 
-    def _should_capture(self, addresses: list[int], sizes: tuple[Any, ...]) -> bool:
+    def _should_capture(self, addresses: list[int], sizes: tuple[object, ...]) -> bool:
         """Whether to capture: after one plain call. Drops recordings that read an input in place
         which has moved since."""
         first = self.last_addresses is None
@@ -151,8 +151,8 @@ class CudaGraphs:
         return not first and len(same) < MOST_RECORDINGS and self.captures < MOST_CAPTURES
 
     def _capture(
-        self, inputs: list[Any], addresses: list[int], sizes: tuple[Any, ...]
-    ) -> list[Any]:
+        self, inputs: list[Any], addresses: list[int], sizes: tuple[object, ...]
+    ) -> list[object]:
         if any(isinstance(t, torch.Tensor) and t.device != self.device for t in inputs):
             return self._give_up("an input is not on the graph's device", inputs)
         self.captures += 1
@@ -171,7 +171,7 @@ class CudaGraphs:
         events.count("cuda_graphs")
         return recording.replay(inputs)
 
-    def _give_up(self, reason: str, inputs: list[Any]) -> list[Any]:
+    def _give_up(self, reason: str, inputs: list[Any]) -> list[object]:
         self.disabled = reason
         self.recordings.clear()
         events.record("perf", text=f"no CUDA graph: {reason}")
@@ -183,11 +183,13 @@ def _differing(before: list[int], now: list[int]) -> set[int]:
     return {i for i, (a, b) in enumerate(zip(before, now, strict=True)) if a != b}
 
 
-def _use_counts(outputs: list[Any]) -> list[int]:
+def _use_counts(outputs: Sequence[object]) -> list[int]:
     return [storage_use_count(o) for o in outputs if isinstance(o, torch.Tensor)]
 
 
-def _record(artifact: Artifact, inputs: list[Any]) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
+def _record(
+    artifact: Artifact, inputs: Sequence[object]
+) -> tuple[torch.cuda.CUDAGraph, list[object]]:
     """Capture one run of the artifact on a side stream, into a memory pool of its own."""
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()

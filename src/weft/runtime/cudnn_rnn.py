@@ -106,7 +106,8 @@ def _copied(weights: Sequence[torch.Tensor], offsets: Sequence[int], count: int)
 
 @cache
 def _layout(
-    shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device, form: tuple[Any, ...]
+    shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device, form: tuple[object,
+    ...]
 ) -> tuple[list[int], int]:
     """The place of each weight in cuDNN's buffer (elements from the start), and the buffer's
     size."""
@@ -137,7 +138,7 @@ def _forward_metadata(
 
 def _backward_metadata(
     x: torch.Tensor, weights: list[torch.Tensor], each: int, hx: torch.Tensor,
-    cx: torch.Tensor | None, *_: Any,
+    cx: torch.Tensor | None, *_: object,
 ) -> list[torch.Tensor]:
     states = [hx] if cx is None else [hx, cx]
     return [torch.empty_like(t) for t in (x, *states, *weights)]

@@ -13,7 +13,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -40,7 +40,7 @@ def onednn_linear() -> Callable[..., torch.Tensor] | None:
 
 
 def linear_or_empty(
-    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *activation: Any
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *activation: object
 ) -> torch.Tensor:
     """oneDNN's linear, also for sizes of zero, which it refuses."""
     linear = onednn_linear()

@@ -30,12 +30,12 @@ def run_captured(gm: GraphModule) -> GraphCall:
     return restored_on_error(GraphCall(gm.forward), gm)
 
 
-def run_instead(gm: GraphModule) -> Callable[..., Any]:
+def run_instead(gm: GraphModule) -> Callable[..., object]:
     """What runs instead of the compiled graph for inputs that this one does not fit."""
     return _refuse if graph_facts(gm).is_irreversible else run_captured(gm).call
 
 
-def _refuse(*inputs: Any) -> Any:
+def _refuse(*inputs: object) -> Any:
     raise CheckFailed("an error in the captured graph would leave traces")
 
 

@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from itertools import accumulate, islice
 from operator import mul
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 
@@ -88,7 +88,7 @@ def product(
     counts = [0 if layout is None else _count_open(layout) for layout in operands]
     function = PRODUCTS[kind]
 
-    def in_python(*arguments: Any) -> torch.Tensor:
+    def in_python(*arguments: object) -> torch.Tensor:
         rest = iter(arguments[len(operands) :])
         return function(*[
             t if v is None else v(t, *islice(rest, count))

@@ -19,7 +19,7 @@ from itertools import count
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Final, final
+from typing import Final, final
 
 from weft.config import config
 from weft.folders import process_folder
@@ -53,7 +53,7 @@ class TritonServer:
         Thread(target=self._listen, name="weft-triton-answers", daemon=True).start()
         atexit.register(self._stop)
 
-    def submit(self, arguments: tuple[Any, ...]) -> Future[Compiled]:
+    def submit(self, arguments: tuple[object, ...]) -> Future[Compiled]:
         """Compile there; arguments are those of `compile_text`."""
         future: Future[Compiled] = Future()
         with self._lock:

@@ -44,7 +44,7 @@ NAMES: Final[dict[Any, str]] = {_overload(text): text for text in _OVERLOADS}
 
 
 def _write_part(
-    x: torch.Tensor, path: Sequence[tuple[Any, ...]], write: str, *args: Any, **keywords: Any
+    x: torch.Tensor, path: Sequence[tuple[Any, ...]], write: str, *args: object, **keywords: object
 ) -> torch.Tensor:
     part = x
     for view, *where in path:
@@ -54,7 +54,8 @@ def _write_part(
 
 
 def written_part(
-    x: torch.Tensor, path: Sequence[tuple[Any, ...]], write: str, *args: Any, **keywords: Any
+    x: torch.Tensor, path: Sequence[tuple[object, ...]], write: str, *args: object,
+    **keywords: object
 ) -> torch.Tensor:
     """A copy of `x` with a part written: the views of `path` lead to the part, and `write` (one of
     `NAMES`) says what is done with it and the arguments."""

@@ -117,26 +117,26 @@ def _candidates(mark: float, number: float) -> Iterator[Formula]:
                 yield form
 
 
-def _itself(p: Any) -> Any:
+def _itself(p: object) -> object:
     return p
 
 
-def _negate(p: Any) -> Any:
+def _negate(p: Any) -> object:
     return apply("neg", p)
 
 
-def single(p: Any) -> Any:
+def single(p: Any) -> object:
     """A number rounded to 24 bits (T. J. Dekker, Numerische Mathematik 18, 1971), as a conversion
     to float32 does with numbers that are neither very large nor very small."""
     scaled = apply("mul", p, 2.0**29 + 1)
     return apply("sub", scaled, apply("sub", scaled, p))
 
 
-def _rounded(formula: Formula, p: Any) -> Any:
+def _rounded(formula: Formula, p: object) -> object:
     return single(formula(p))
 
 
-def _of_rounded(formula: Formula, p: Any) -> Any:
+def _of_rounded(formula: Formula, p: object) -> object:
     return formula(single(p))
 
 

@@ -210,7 +210,7 @@ class ShapeContext:
         self._counts[prefix] = number + 1
         return number
 
-    def from_known_data(self, data: torch.Tensor, compute: Callable[[torch.Tensor], Any]) -> Any:
+    def from_known_data(self, data: torch.Tensor, compute: Callable[[torch.Tensor], object]) -> Any:
         """What an operator needs from the data of a fake, or None if the data is not known."""
         if self.data.earlier_answers is not None:
             answer = next(self.data.earlier_answers, None)
@@ -427,7 +427,7 @@ class ShapeContext:
         carried = self.floats.carried.carried(value) if self.floats.carrying else None
         return self.specialize_float(value) if carried is None else carried
 
-    def restored(self, value: Any) -> Any:
+    def restored(self, value: object) -> Any:
         """Arguments from C++ with marks replaced by the symbolic floats that they stand for."""
         if type(value) is float:
             meaning = self.floats.carried.meaning(value)

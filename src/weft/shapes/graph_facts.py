@@ -58,7 +58,7 @@ class ProgramFunction:
         self.late_reads = late_reads
         self.gradient_hook = gradient_hook
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self.call(*args, **kwargs)
 
 
@@ -198,6 +198,6 @@ def note_graph(gm: GraphModule, facts: GraphFacts) -> None:
     gm.meta[_KEY] = facts
 
 
-def marked(facts: AtenFacts) -> dict[str, Any]:
+def marked(facts: AtenFacts) -> dict[str, object]:
     """The facts as metadata of a node that is about to be made."""
     return {_KEY: facts}

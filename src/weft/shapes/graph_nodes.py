@@ -17,7 +17,8 @@ from torch.fx.node import map_arg
 
 
 def add_node(
-    graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: dict[str, Any]
+    graph: Graph, target: object, args: tuple[object, ...], kwargs: Mapping[str, object],
+    meta: Mapping[str, object]
 ) -> Node:
     """A `call_function` node at the graph's insertion point."""
     return _add(graph, "call_function", target, args, kwargs, _base_name(target), meta)
@@ -42,7 +43,8 @@ def copied_graph(graph: Graph) -> Graph:
 
 
 def _add(
-    graph: Graph, op: str, target: Any, args: Any, kwargs: Any, name: str, meta: dict[str, Any]
+    graph: Graph, op: str, target: Any, args: Any, kwargs: Any, name: str, meta: Mapping[str,
+    object]
 ) -> Node:
     names = graph._graph_namespace
     name = names.create_name(name, None)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -24,7 +23,7 @@ from weft.shapes.symnode import expr_of, float_of
 
 
 @functools.cache
-def number_call(function: IntFunction) -> Callable[..., Any]:
+def number_call(function: IntFunction) -> Callable[..., object]:
     """The function on numbers; always the same object."""
 
     def call(*args: int | torch.SymInt) -> int | torch.SymInt:
@@ -42,7 +41,7 @@ def number_call(function: IntFunction) -> Callable[..., Any]:
 
 
 @functools.cache
-def float_call(op: str) -> Callable[..., Any]:
+def float_call(op: str) -> Callable[..., object]:
     """The operation of `floats.OPERATIONS` on numbers; always the same object."""
 
     def call(*args: float | torch.SymInt | torch.SymFloat) -> float | torch.SymFloat:

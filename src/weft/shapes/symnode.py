@@ -537,7 +537,7 @@ def factored_expr_of(size: int | torch.SymInt) -> IntExpr:
     return result
 
 
-def extents(tensor: torch.Tensor) -> tuple[Any, ...]:
+def extents(tensor: torch.Tensor) -> tuple[object, ...]:
     """A tensor's sizes, and its strides if it has any."""
     if tensor.layout is not torch.strided:
         return tuple(tensor.size())

@@ -108,7 +108,7 @@ def _at_least_two(limits: Symbol) -> IntExpr:
     return symbol(f"{limits.name}+", 2, high, limits.kind)
 
 
-def bindings(names: Iterable[str], value: Any) -> tuple[Binding, ...]:
+def bindings(names: Iterable[str], value: object) -> tuple[Binding, ...]:
     """The places of the symbols in an operator's result (symbols that are not there are
     omitted)."""
     places = dict(_places(value))
@@ -118,7 +118,7 @@ def bindings(names: Iterable[str], value: Any) -> tuple[Binding, ...]:
 Place = tuple[tuple[int, ...], int | None]
 
 
-def _places(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[str, Place]]:
+def _places(value: object, path: tuple[int, ...] = ()) -> Iterator[tuple[str, Place]]:
     """The places of symbols in a value, last first, so that a symbol's first place wins."""
     if isinstance(value, tuple | list):
         for item in range(len(value) - 1, -1, -1):
@@ -134,7 +134,7 @@ def _places(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[str, Place
             yield name, (path, None)
 
 
-def number_name(value: Any) -> str | None:
+def number_name(value: object) -> str | None:
     """The name of a symbol that stands alone (for a bool, of the integer that is 1 if it is
     true)."""
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):

@@ -70,7 +70,7 @@ class _Splitter:
         self.origin: Node
         """The node that is being visited."""
 
-    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+    def emit(self, op: OpOverload, *args: object, **kwargs: object) -> Node:
         """Append an operator before the node that is being visited."""
         node = self.tensors.emit(op, *args, **kwargs)
         node.meta = {**self.origin.meta, "val": node.meta["val"]}
@@ -149,7 +149,7 @@ class _Splitter:
         kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
         return RULES[node.target](cx, *args, **kwargs)
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: object) -> object:
         if isinstance(value, Node):
             if _is_complex(value):
                 return self._parts_of(value)

@@ -66,7 +66,7 @@ class Real:
             return self.call(aten.neg.default)
         return Real(self.emit, -self.value)
 
-    def call(self, op: OpOverload, *args: Any, **kwargs: Any) -> Real:
+    def call(self, op: OpOverload, *args: object, **kwargs: object) -> Real:
         """An operator with this tensor first."""
         values = [a.value if isinstance(a, Real) else a for a in args]
         return Real(self.emit, self.emit(op, self.value, *values, **kwargs))
@@ -103,7 +103,7 @@ class Context:
         """Whether a rule should return parts."""
         return isinstance(self.result, torch.Tensor) and self.result.is_complex()
 
-    def parts(self, value: Any) -> Parts:
+    def parts(self, value: object) -> Parts:
         """Any operand as a complex one; the imaginary part of a real operand is the number 0."""
         if isinstance(value, Parts):
             return Parts(self._cast(value.real), self._cast(value.imag))
@@ -120,7 +120,7 @@ class Context:
             return part
         return part.call(aten._to_copy.default, dtype=self.dtype)
 
-    def tensors(self, value: Any) -> Parts:
+    def tensors(self, value: object) -> Parts:
         """As `parts`, but both parts are tensors."""
         real, imag = self.parts(value)
         if not isinstance(imag.value, Node):
@@ -149,7 +149,7 @@ def rule(*ops: OpOverload) -> Callable[[AnyRule], AnyRule]:
 
 
 @rule(aten.add.Tensor, aten.add.Scalar)
-def _add(cx: Context, a: Any, b: Any, alpha: Any = 1) -> Parts:
+def _add(cx: Context, a: object, b: object, alpha: object = 1) -> Parts:
     """Eager multiplies by alpha, a complex number, even if it is 1."""
     a, b = cx.parts(a), _mul(cx, b, alpha)
     return Parts(a.real + b.real, a.imag + b.imag)
@@ -161,7 +161,7 @@ def _sub(cx: Context, a: Any, b: Any, alpha: Any = 1) -> Parts:
 
 
 @rule(aten.mul.Tensor, aten.mul.Scalar)
-def _mul(cx: Context, a: Any, b: Any) -> Parts:
+def _mul(cx: Context, a: object, b: object) -> Parts:
     a, b = cx.parts(a), cx.parts(b)
     return Parts(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
 
@@ -196,7 +196,7 @@ def _is_ordinary(b: Parts) -> bool:
     return 1e-30 < max(abs(number), abs(rest)) < 1e30
 
 
-def _is_symbolic(value: Any) -> bool:
+def _is_symbolic(value: object) -> bool:
     """Whether a real operand is a number that follows from sizes."""
     if isinstance(value, Node):
         return not isinstance(value.meta["val"], torch.Tensor)
@@ -230,7 +230,7 @@ def _chosen(condition: Real, yes: Real, no: Real) -> Real:
 
 
 @rule(aten.reciprocal.default)
-def _reciprocal(cx: Context, a: Any) -> Parts:
+def _reciprocal(cx: Context, a: object) -> Parts:
     return _div(cx, 1.0, cx.tensors(a))
 
 
@@ -284,14 +284,14 @@ def _sgn(cx: Context, a: Parts) -> Parts:
 
 
 @rule(aten.eq.Tensor, aten.eq.Scalar)
-def _eq(cx: Context, a: Any, b: Any) -> Real:
+def _eq(cx: Context, a: object, b: object) -> Real:
     a, b = cx.tensors(a), cx.parts(b)
     return _compare(a.real, b.real, "eq").call(
         aten.bitwise_and.Tensor, _compare(a.imag, b.imag, "eq"))
 
 
 @rule(aten.ne.Tensor, aten.ne.Scalar)
-def _ne(cx: Context, a: Any, b: Any) -> Real:
+def _ne(cx: Context, a: object, b: object) -> Real:
     a, b = cx.tensors(a), cx.parts(b)
     return _compare(a.real, b.real, "ne").call(
         aten.bitwise_or.Tensor, _compare(a.imag, b.imag, "ne"))
@@ -327,7 +327,7 @@ def _polar(cx: Context, size: Real, angle: Real) -> Parts:
 
 
 @rule(aten._to_copy.default)
-def _to_copy(cx: Context, a: Any, **options: Any) -> Any:
+def _to_copy(cx: Context, a: Any, **options: Any) -> object:
     """Also converts between real and complex. The imaginary part is dropped, as in eager, except by
     a conversion to bool."""
     parts = a if isinstance(a, Parts) else None
@@ -352,7 +352,7 @@ def _same_for_both_parts(*values: int) -> Rule:
     `values`: positions of the complex arguments, even if they are numbers or real tensors.
     """
 
-    def apply(cx: Context, *args: Any, **kwargs: Any) -> Any:
+    def apply(cx: Context, *args: object, **kwargs: object) -> object:
         operands = [_as_parts(cx, a) if i in values else a for i, a in enumerate(args)]
         if kwargs.get("dtype") is not None:
             kwargs["dtype"] = cx.dtype
@@ -366,19 +366,19 @@ def _same_for_both_parts(*values: int) -> Rule:
     return apply
 
 
-def _as_parts(cx: Context, value: Any) -> Any:
+def _as_parts(cx: Context, value: object) -> object:
     if isinstance(value, (Parts, Real)):
         return cx.tensors(value)
     return [cx.tensors(v) for v in value] if isinstance(value, list) else cx.parts(value)
 
 
-def _part(value: Any, k: int) -> Any:
+def _part(value: Any, k: int) -> object:
     if isinstance(value, list):
         return [v[k].value for v in value]
     return value[k].value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Real):
         return value.value
     return [_plain(v) for v in value] if isinstance(value, list) else value
@@ -409,7 +409,7 @@ RULES.update(dict.fromkeys(_overloads((
 
 
 @rule(aten.mean.default, aten.mean.dim)
-def _mean(cx: Context, a: Parts, *args: Any, **kwargs: Any) -> Parts:
+def _mean(cx: Context, a: Parts, *args: object, **kwargs: object) -> Parts:
     """Eager divides by a complex number, whose imaginary part is 0."""
     a = cx.parts(_same_for_both_parts(0)(cx, a, *args, **kwargs))
     return Parts(a.real + a.imag * 0.0, a.imag - a.real * 0.0)
@@ -426,13 +426,13 @@ RULES.update(dict.fromkeys(_overloads((
 
 
 @rule(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default)
-def _filled_like(cx: Context, a: Parts, **options: Any) -> Real | Parts:
+def _filled_like(cx: Context, a: Parts, **options: object) -> Real | Parts:
     number = 1.0 if cx.op is aten.ones_like.default else 0.0
     return _full_like(cx, a, number, **options)
 
 
 @rule(aten.full_like.default)
-def _full_like(cx: Context, a: Any, number: Any, **options: Any) -> Real | Parts:
+def _full_like(cx: Context, a: Any, number: Any, **options: object) -> Real | Parts:
     like: Real = a.real if isinstance(a, Parts) else a
     if not cx.complex_result:
         return like.call(aten.full_like.default, number, **options)
@@ -443,28 +443,30 @@ def _full_like(cx: Context, a: Any, number: Any, **options: Any) -> Real | Parts
 
 
 @rule(aten.full.default)
-def _full(cx: Context, size: Any, number: Any, **options: Any) -> Parts:
+def _full(cx: Context, size: Any, number: Any, **options: object) -> Parts:
     number = complex(number)
     return Parts(*(_constant(cx, size, n, cx.dtype) for n in (number.real, number.imag)))
 
 
 @rule(aten.zeros.default)
-def _zeros(cx: Context, size: Any, **options: Any) -> Any:
+def _zeros(cx: Context, size: object, **options: object) -> object:
     return _full(cx, size, 0.0)
 
 
 @rule(aten.new_full.default)
-def _new_full(cx: Context, a: Any, size: Any, number: Any, **options: Any) -> Real | Parts:
+def _new_full(
+    cx: Context, a: object, size: object, number: object, **options: object
+) -> Real | Parts:
     if cx.complex_result:
         return _full(cx, size, number)
     return _constant(cx, size, number, cx.result.dtype)
 
 
 @rule(aten.new_zeros.default, aten.new_ones.default, aten.new_empty.default)
-def _new(cx: Context, a: Any, size: Any, **options: Any) -> Real | Parts:
+def _new(cx: Context, a: object, size: object, **options: object) -> Real | Parts:
     return _new_full(cx, a, size, 1.0 if cx.op is aten.new_ones.default else 0.0)
 
 
-def _constant(cx: Context, size: Any, number: Any, dtype: torch.dtype) -> Real:
+def _constant(cx: Context, size: object, number: object, dtype: torch.dtype) -> Real:
     tensor = cx.emit(aten.full.default, size, number, dtype=dtype, device=cx.result.device)
     return Real(cx.emit, tensor)

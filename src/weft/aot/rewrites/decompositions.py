@@ -70,7 +70,7 @@ def find(op: OpOverload) -> Decomposition | None:
 
 
 @decomposition(aten.binary_cross_entropy.default)
-def _binary_cross_entropy(input: torch.Tensor, *args: Any) -> Any:
+def _binary_cross_entropy(input: torch.Tensor, *args: object) -> object:
     """The kernel for CPUs raises if a number is not between 0 and 1; a formula would not."""
     if input.device.type == "cpu":
         raise NotImplementedError
@@ -99,7 +99,7 @@ class _ForEach:
         self.single = single
         self.names = [a.name for a in op._schema.arguments]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+    def __call__(self, *args: object, **kwargs: object) -> list[object]:
         n = len(next(a for a in args if isinstance(a, (list, tuple))))  # pow of a number
         positional = [_per_item(a, n) for a in args]
         named = {_SINGULAR.get(k, k): _per_item(v, n) for k, v in kwargs.items()}
@@ -112,26 +112,26 @@ class _ForEach:
 _SINGULAR: Final = {"scalars": "value", "tensors1": "tensor1", "tensors2": "tensor2"}
 
 
-def _per_item(value: Any, n: int) -> list[Any]:
+def _per_item(value: object, n: int) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) and len(value) == n else [value] * n
 
 
 @decomposition(aten._efficientzerotensor.default)
-def efficient_zeros(size: Any, **form: Any) -> Any:
+def efficient_zeros(size: Any, **form: Any) -> object:
     """Zeros in memory; forward-mode derivatives use tensors without memory, which kernels cannot
     read."""
     return torch.zeros(size, **form)
 
 
 @decomposition(aten._foreach_addcdiv.Scalar, aten._foreach_addcdiv.ScalarList)
-def foreach_addcdiv(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[Any]:
+def foreach_addcdiv(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[object]:
     """x + value * one / two, at each position."""
     values = _per_item(value, len(xs))
     return [x + v * (a / b) for x, a, b, v in zip(xs, ones, twos, values, strict=True)]
 
 
 @decomposition(aten._foreach_addcmul.Scalar, aten._foreach_addcmul.ScalarList)
-def foreach_addcmul(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[Any]:
+def foreach_addcmul(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[object]:
     """x + value * one * two, at each position."""
     values = _per_item(value, len(xs))
     return [x + v * (a * b) for x, a, b, v in zip(xs, ones, twos, values, strict=True)]
@@ -139,7 +139,7 @@ def foreach_addcmul(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[Any]:
 
 @decomposition(aten._native_batch_norm_legit_functional.default)
 def batch_norm_with_new_statistics(
-    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    x: Any, weight: object, bias: object, running_mean: Any, running_var: Any, training: bool,
     momentum: float, eps: float,
 ) -> tuple[Any, ...]:
     """Batch norm, the batch's mean and inverse deviation, and the new running statistics.
@@ -157,8 +157,8 @@ def batch_norm_with_new_statistics(
 
 @decomposition(aten._native_batch_norm_legit.no_stats)
 def batch_norm_without_statistics(
-    x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, ...]:
+    x: object, weight: object, bias: object, training: bool, momentum: float, eps: float
+) -> tuple[object, ...]:
     """Batch norm, the batch's mean and inverse deviation."""
     result, mean, _, inverse = _normalized_batch(x, weight, bias, eps)
     return result, mean, inverse
@@ -181,7 +181,7 @@ def _normalized_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, 
 
 
 @decomposition(aten.native_layer_norm_backward.default)
-def layer_norm_gradients(grad: Any, x: Any, *args: Any) -> Any:
+def layer_norm_gradients(grad: object, x: Any, *args: object) -> object:
     """PyTorch's formula; on CPUs, for numbers that need no conversion, the library takes half the
     time."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
@@ -196,7 +196,7 @@ def _resampled_by_library(packet: Any, *, shrinking: bool) -> None:
 
     def formula_of(op: OpOverload) -> None:
         @decomposition(op)
-        def formula(x: Any, size: Any, align: bool, *scales: Any) -> Any:
+        def formula(x: Any, size: Any, align: bool, *scales: Any) -> object:
             if x.device.type == "cpu" and not is_channels_last(x):
                 sizes = size or [n * scale for n, scale in zip(x.shape[2:], scales[0], strict=True)]
                 known = shrinking and all(type(n) in (int, float) for n in (*x.shape[2:], *sizes))
@@ -217,7 +217,7 @@ _resampled_by_library(aten.upsample_trilinear3d, shrinking=False)
 
 
 @decomposition(aten.index_put.default)
-def masked_number(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+def masked_number(x: Any, indices: Any, values: Any, accumulate: bool = False) -> object:
     """`x[mask] = number`, without computing the positions."""
     mask = indices[0]
     if len(indices) != 1 or mask.dtype is not torch.bool or values.dim() or values.is_complex():
@@ -228,9 +228,9 @@ def masked_number(x: Any, indices: Any, values: Any, accumulate: bool = False) -
 
 @decomposition(aten.rrelu_with_noise_functional.default)
 def mean_rrelu(
-    x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
-    generator: Any = None,
-) -> tuple[Any, Any]:
+    x: object, noise: object, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+    generator: object = None,
+) -> tuple[object, object]:
     """Outside of training, the slope is the mean of the bounds."""
     if training:
         raise NotImplementedError("random slopes")
@@ -238,7 +238,7 @@ def mean_rrelu(
 
 
 @decomposition(aten.slice_backward.default)
-def padded_slice(grad: Any, sizes: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
+def padded_slice(grad: Any, sizes: Any, dim: int, start: Any, end: Any, step: Any) -> object:
     """Zeros around the gradient, for symbolic sizes: PyTorch's formula asks whether the slice is
     everything (`x[:, :n]` after padding to a multiple), which would become a guard."""
     size = sizes[dim]
@@ -256,7 +256,7 @@ def _keeping_nan(op: OpOverload, where: Callable[..., Any]) -> None:
     NaN, which is neither, the gradient must stay."""
 
     @decomposition(op)
-    def formula(gradient: Any, *args: Any) -> Any:
+    def formula(gradient: object, *args: object) -> object:
         formula_result = decomposition_table[op](gradient, *args)
         value = where(*args)
         return torch.where(torch.isnan(value), value, formula_result)

@@ -180,7 +180,7 @@ def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> T
     return Template(graph, placeholders, outputs)
 
 
-def _thaw(value: Any) -> Any:
+def _thaw(value: object) -> Any:
     """Plain lists and dictionaries instead of fx's immutable ones, because decompositions may
     change them."""
     if isinstance(value, dict):
@@ -194,7 +194,7 @@ def _no_lifting(tensor: torch.Tensor) -> FakeTensor:
     raise Unsupported("a decomposition with a constant tensor")
 
 
-def _outputs(result: Any, expected: Any, recorder: Recorder) -> Any:
+def _outputs(result: Any, expected: Any, recorder: Recorder) -> object:
     """The template's output nodes, with the metadata of the operator's own results."""
     if isinstance(expected, FakeTensor):
         return _output(result, expected, recorder)
@@ -203,7 +203,7 @@ def _outputs(result: Any, expected: Any, recorder: Recorder) -> Any:
     return [_output(r, e, recorder) for r, e in zip(result, expected, strict=True)]
 
 
-def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
+def _output(result: object, expected: object, recorder: Recorder) -> Node | None:
     if not isinstance(expected, FakeTensor):
         return None
     if not isinstance(result, torch.Tensor):
@@ -253,7 +253,7 @@ def _tensor_arguments(node: Node) -> list[Node]:
     return tensors
 
 
-def _template_key(op: OpOverload, node: Node) -> Any:
+def _template_key(op: OpOverload, node: Node) -> object:
     """The key of a call: constants are copied into the graph and compared exactly, tensors by
     metadata."""
     values = map_arg((node.args, tuple(node.kwargs.items())), _metadata_of)

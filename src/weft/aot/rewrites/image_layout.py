@@ -139,7 +139,7 @@ def _takes_any_layout(node: Node) -> bool:
     return facts(node.target).kind is Kind.VIEW and name in VIEWS
 
 
-def _is_plain_image(value: Any) -> bool:
+def _is_plain_image(value: object) -> bool:
     return (
         isinstance(value, FakeTensor)
         and value.dim() == 4
@@ -209,7 +209,7 @@ class _Layout:
         node.args = (image, self._kernel(weight), bias, *options)
         self._update(node)
 
-    def _product(self, image: Node, weight: Any, bias: Any) -> Node:
+    def _product(self, image: Node, weight: object, bias: object) -> Node:
         """A 1 x 1 convolution as a matrix product of its pixels."""
         batch, _, height, width = image.meta["val"].size()
         pixels, matrix = self._pixels(image), self._matrix(weight)
@@ -242,7 +242,7 @@ class _Layout:
         results[1] = self.evaluator.run(aten.new_empty_strided.default, form, {}).value
         node.meta["val"] = tuple(results)
 
-    def _kernel(self, weight: Any) -> Node:
+    def _kernel(self, weight: object) -> Node:
         """On GPUs an NHWC copy of the kernel; the library would make one at half the speed."""
         return self._image(weight) if _is_on_gpu(weight) else self._restored(weight)
 
@@ -273,7 +273,7 @@ class _Layout:
         last = self._emit(aten.permute.default, image, [0, 2, 3, 1])
         return self._emit(aten.view.default, last, [-1, channels])
 
-    def _matrix(self, weight: Any) -> Node:
+    def _matrix(self, weight: object) -> Node:
         """The weight of a 1 x 1 convolution as a matrix."""
         placed = self._restored(weight)
         size = list(placed.meta["val"].size()[:2])
@@ -331,7 +331,7 @@ class _Layout:
         node.meta["val"] = value
         return True
 
-    def _metadata(self, node: Node) -> Any:
+    def _metadata(self, node: Node) -> object:
         if node.target is operator.getitem:
             source: Any = node.args[0]
             return source.meta["val"][node.args[1]]
@@ -365,7 +365,7 @@ class _Layout:
         if replacement.meta["val"].stride() != traced.stride():
             self.traced[replacement] = traced
 
-    def _emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+    def _emit(self, op: OpOverload, *args: object, **kwargs: object) -> Node:
         value = self.evaluator.run(op, args, kwargs).value
         node = next(a for a in args if isinstance(a, Node))
         alone = self.trained and op is aten.clone.default
@@ -395,7 +395,7 @@ def _is_mostly_weight(weight: Any, *images: Any) -> bool:
     return value.device.type == "cpu" and is_mostly_weight(value.size(), elements)
 
 
-def _is_dense(value: Any) -> bool:
+def _is_dense(value: object) -> bool:
     """Whether the layout can be restored (a permutation of row-major memory)."""
     if not isinstance(value, FakeTensor):
         return False

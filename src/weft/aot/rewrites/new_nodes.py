@@ -88,18 +88,18 @@ def _place(node: Node) -> None:
     note(node, BACKWARD if late else FORWARD)
 
 
-def _outputs(gm: AtenGraph) -> list[Any]:
+def _outputs(gm: AtenGraph) -> list[object]:
     results: Any = gm.graph.output_node().args[0]
     return [r.meta["val"] if isinstance(r, Node) else r for r in results]
 
 
-def _layout(value: Any) -> tuple[str, list[str]]:
+def _layout(value: object) -> tuple[str, list[str]]:
     """All that is known of a result."""
     tensors = (v for v in tree_flatten(value)[0] if isinstance(v, torch.Tensor))
     return _form(value), [str(v.stride()) for v in tensors]
 
 
-def _form(value: Any) -> str:
+def _form(value: object) -> str:
     """What must not change of a result: types and sizes (strides may)."""
     return ", ".join(
         f"{str(v.dtype).removeprefix('torch.')}{list(v.size())} on {v.device}"

@@ -36,7 +36,7 @@ def use_library_gradients(gm: GraphModule) -> bool:
     return changed
 
 
-def _cumprod_gradient(node: Node) -> tuple[Any, ...] | None:
+def _cumprod_gradient(node: Node) -> tuple[object, ...] | None:
     """The operands of `cumprod_backward` if a node is its formula, else None."""
     first, at_zero, elsewhere = _arguments(node)
     quotient = _operand(elsewhere, aten.masked_fill.Scalar)
@@ -71,5 +71,5 @@ def _operand(node: Any, operator: Any) -> Node | None:
     return operand if isinstance(operand, Node) else None
 
 
-def _is_call(node: Any, operator: Any) -> bool:
+def _is_call(node: object, operator: object) -> bool:
     return isinstance(node, Node) and node.target is operator

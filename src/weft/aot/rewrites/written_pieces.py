@@ -175,7 +175,7 @@ class _Joiner:
             return source
         return self._emit(aten.slice.Tensor, source, dim, start - write.start, end - write.start)
 
-    def _emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+    def _emit(self, op: OpOverload, *args: object, **kwargs: object) -> Node:
         value = self.evaluator.run(op, args, kwargs).value
         return add_node(self.graph, op, args, kwargs, {**self.last.meta, "val": value})
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.fx import Graph, Node
@@ -36,7 +36,7 @@ reached: Final = torch.ops.weft.reached.default
 Hook = Callable[[torch.Tensor], torch.Tensor | None]
 
 
-def mark_functions(nodes: Iterable[Any]) -> None:
+def mark_functions(nodes: Iterable[object]) -> None:
     """Mark what users' functions among autograd nodes get and give."""
     for node in nodes:
         if isinstance(node, torch.autograd.function.BackwardCFunction):
@@ -46,12 +46,14 @@ def mark_functions(nodes: Iterable[Any]) -> None:
             node.register_hook(_marked_given)
 
 
-def _marked(zeros: bool, gradients: Sequence[Any]) -> Sequence[Any]:
+def _marked(zeros: bool, gradients: Sequence[object]) -> Sequence[object]:
     here = [leaf for g in gradients for leaf in leaves(g)]
     return tuple([rebuilt(g, lambda leaf: reached(leaf, here, zeros)) for g in gradients])
 
 
-def _marked_given(results: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any] | None:
+def _marked_given(
+    results: Sequence[object], gradients: Sequence[object]
+) -> Sequence[object] | None:
     here = [leaf for g in gradients for leaf in leaves(g)]
     if not here:
         return None

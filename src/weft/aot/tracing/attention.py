@@ -205,7 +205,7 @@ def _memory(node: Node) -> int | None:
     return int(value.untyped_storage()._cdata)
 
 
-def _evaluate(node: Node, values: dict[Node, Any]) -> Any:
+def _evaluate(node: Node, values: dict[Node, Any]) -> object:
     args = map_arg(node.args, values.__getitem__)
     kwargs = map_arg(node.kwargs, values.__getitem__)
     if node.op == "call_method":
@@ -221,8 +221,8 @@ class _OnlyDeterministic(DispatchMode):
     """Refuses random operators."""
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        self, func: OpOverload, types: object, args: Any = (), kwargs: Any = None
+    ) -> object:
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise _NotDeterministic
         return func(*args, **(kwargs or {}))

@@ -13,7 +13,7 @@ place in a graph. All of these nodes keep their number and order (`_torch.runs_a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -33,8 +33,8 @@ _form = registrar(_FORMS)
 
 
 def record_collective(
-    rec: Recorder, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+    rec: Recorder, known: OpFacts, args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
     """Record a collective; `known.op` is one."""
     functional_collectives()
     form = _FORMS.get(known.op.name())
@@ -47,13 +47,13 @@ def record_collective(
 
 
 @_form("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
-def _wait(rec: Recorder, args: Sequence[Any]) -> Any:
+def _wait(rec: Recorder, args: Sequence[Any]) -> object:
     _receive(rec, args[0], rec.node(args[0]))
     return rec.identity(args[0])
 
 
 @_form("c10d::allreduce_")
-def _all_reduce(rec: Recorder, args: Sequence[Any]) -> Any:
+def _all_reduce(rec: Recorder, args: Sequence[Any]) -> object:
     tensors, group, operation = args[:3]
     reduce, (name, _) = _reduction(operation), unboxed_group(group)
     for tensor in tensors:
@@ -62,7 +62,7 @@ def _all_reduce(rec: Recorder, args: Sequence[Any]) -> Any:
 
 
 @_form("c10d::broadcast_")
-def _broadcast(rec: Recorder, args: Sequence[Any]) -> Any:
+def _broadcast(rec: Recorder, args: Sequence[Any]) -> object:
     tensors, group, root = args[:3]
     name, _ = unboxed_group(group)
     for tensor in tensors:
@@ -71,14 +71,14 @@ def _broadcast(rec: Recorder, args: Sequence[Any]) -> Any:
 
 
 @_form("c10d::_allgather_base_")
-def _all_gather_single(rec: Recorder, args: Sequence[Any]) -> Any:
+def _all_gather_single(rec: Recorder, args: Sequence[Any]) -> object:
     output, tensor, group = args[:3]
     _receive(rec, output, _gathered(rec, tensor, group))
     return output, boxed_done_work()
 
 
 @_form("c10d::allgather_")
-def _all_gather(rec: Recorder, args: Sequence[Any]) -> Any:
+def _all_gather(rec: Recorder, args: Sequence[Any]) -> object:
     outputs, tensors, group = args[:3]
     for parts, tensor in zip(outputs, tensors, strict=True):
         if any(part.size() != tensor.size() for part in parts):
@@ -101,7 +101,7 @@ def _reduce_scatter_single(rec: Recorder, args: Sequence[Any]) -> Any:
 
 
 @_form("c10d::alltoall_base_")
-def _all_to_all_single(rec: Recorder, args: Sequence[Any]) -> Any:
+def _all_to_all_single(rec: Recorder, args: Sequence[Any]) -> object:
     output, tensor, group = args[:3]
     name, size = unboxed_group(group)
     splits = [split or [part.size(0) // size] * size
@@ -110,7 +110,7 @@ def _all_to_all_single(rec: Recorder, args: Sequence[Any]) -> Any:
     return boxed_done_work()
 
 
-def _gathered(rec: Recorder, tensor: torch.Tensor, group: Any) -> Node:
+def _gathered(rec: Recorder, tensor: torch.Tensor, group: object) -> Node:
     name, size = unboxed_group(group)
     return rec.emit(_op("all_gather_into_tensor"), rec.node(tensor), size, name)
 
@@ -124,7 +124,7 @@ def _op(name: str) -> Any:
     return getattr(functional_collectives(), name).default
 
 
-def _reduction(operation: Any) -> str:
+def _reduction(operation: object) -> str:
     """The name of a reduction; only those that the functional collectives know."""
     name = reduction_name(operation)
     if name not in ("sum", "avg", "product", "min", "max", "band", "bor", "bxor"):

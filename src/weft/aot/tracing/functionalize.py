@@ -67,7 +67,7 @@ class Alias:
         self.version = base.version
 
 
-def _dtypes(value: Any) -> list[Any]:
+def _dtypes(value: object) -> list[object]:
     """The dtypes of an operator's results."""
     items = value if isinstance(value, (tuple, list)) else (value,)
     return [getattr(item, "dtype", None) for item in items]
@@ -90,7 +90,7 @@ class Functionalizer:
 
     # -- the graph ---------------------------------------------------------------------------------
 
-    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+    def emit(self, op: OpOverload, *args: object, **kwargs: object) -> Node:
         """Append `op` and return its node."""
         return self.append(op, args, kwargs)[0]
 
@@ -107,7 +107,7 @@ class Functionalizer:
             note(node, replace(aten_facts(node), binds=result.binds))
         return node, result
 
-    def _with_dtype(self, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _with_dtype(self, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, object]:
         """The arguments of `op` with an explicit dtype, if that depends on a default dtype that the
         program set: the graph runs under another one."""
         meant = self.evaluator.run(op, args, kwargs).value
@@ -119,7 +119,7 @@ class Functionalizer:
             raise Unsupported(f"{op} under a default dtype that the program sets")
         return {**kwargs, "dtype": meant.dtype}
 
-    def _draw(self, op: OpOverload, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
+    def _draw(self, op: OpOverload, args: object, kwargs: dict[str, Any], value: object) -> Node:
         """A random operator; when the forward runs again, it gives the numbers that it drew before.
 
         Equal draws are recognised by the state of the generator: activation checkpointing resets
@@ -148,7 +148,7 @@ class Functionalizer:
         """Whether activation checkpointing is running the forward again."""
         return self.side is BACKWARD and torch.is_grad_enabled()
 
-    def once(self, op: OpOverload, *args: Any) -> Node:
+    def once(self, op: OpOverload, *args: object) -> Node:
         """Append `op`, which introduces symbols; for the same arguments return the same node and
         symbols."""
         key = (op, *args)
@@ -157,7 +157,7 @@ class Functionalizer:
             node = self._once[key] = self.emit(op, *args)
         return node
 
-    def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
+    def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: object) -> Node:
         """Append an operator whose result's metadata is known."""
         facts = self.side
         if self.runs_again() and not (
@@ -166,7 +166,7 @@ class Functionalizer:
         meta = {"val": value, "stack": self.stack, **marked(facts)}
         return add_node(self.graph, op, args, kwargs, meta)
 
-    def placeholder(self, name: str, value: Any) -> Node:
+    def placeholder(self, name: str, value: object) -> Node:
         """Append a graph input."""
         node = self.graph.create_node("placeholder", name)
         node.meta.update(val=value, stack=(), **marked(FORWARD))

@@ -14,7 +14,7 @@ says (`operators.facts`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 import torch
@@ -57,9 +57,9 @@ class Recorder(DispatchMode):
         self.locate: Callable[[], None] | None = None
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+        self, func: OpOverload, types: Any, args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         """Record one operator; the result is fake."""
         kwargs = kwargs or {}
         symbols = self.evaluator.mode.symbols
@@ -118,20 +118,22 @@ class Recorder(DispatchMode):
             for i, item in enumerate(node.meta["val"])
         ]
 
-    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+    def emit(self, op: OpOverload, *args: object, **kwargs: object) -> Node:
         """Append an operator on nodes."""
         return self.tensors.emit(op, *args, **kwargs)
 
     # -- by kind -----------------------------------------------------------------------------------
 
-    def functional(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def functional(
+        self, known: OpFacts, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Any:
         """New results, nothing written."""
         node_args = tuple(self.nodes(a) for a in args)
         node_kwargs = {k: self.nodes(v) for k, v in kwargs.items()}
         node, _ = self.tensors.append(known.op, node_args, node_kwargs)
         return self.fresh(node)
 
-    def view(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def view(self, known: OpFacts, args: Sequence[Any], kwargs: Mapping[str, object]) -> Any:
         """One result that aliases the first argument."""
         if isinstance(args[0], complex):  # derivatives conjugate Python numbers of the forward
             args = (torch.scalar_tensor(args[0], dtype=torch.complex128, device="cpu"), *args[1:])
@@ -163,7 +165,9 @@ class Recorder(DispatchMode):
         self.tensors.add_view(twin, self.tensors.alias(tensor), None, node)
         return twin
 
-    def mutation(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def mutation(
+        self, known: OpFacts, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> object:
         """Record the functional variant and write its results to the mutated arguments."""
         if share_written_memory(self, known, args, kwargs):
             return self.shared_mutation(known, args, kwargs)
@@ -190,8 +194,8 @@ class Recorder(DispatchMode):
         return self._result_of_write(known, [self._plain(p) for p in plain], targets)
 
     def shared_mutation(
-        self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+        self, known: OpFacts, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> object:
         """Record a write to lists, or to arguments that share memory."""
         fresh, targets = write_memory(self, known, args, kwargs)
         if is_of_torch(known.op):
@@ -213,7 +217,9 @@ class Recorder(DispatchMode):
             self._write(t, v)
         increment_version(target)  # an operator of lists leaves it to its kernel
 
-    def _result_of_write(self, known: OpFacts, plain: list[Any], targets: list[Any]) -> Any:
+    def _result_of_write(
+        self, known: OpFacts, plain: Sequence[object], targets: Sequence[object]
+    ) -> object:
         """What the mutating operator returns: new results and the arguments themselves."""
         returns = known.op._schema.returns
         fresh, written = iter(plain), iter(targets)
@@ -223,7 +229,8 @@ class Recorder(DispatchMode):
         return values[0] if len(values) == 1 else tuple(values)
 
     def _resize_out(
-        self, known: OpFacts, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self, known: OpFacts, targets: Sequence[object], args: Sequence[object],
+        kwargs: Mapping[str, object]
     ) -> None:
         """Resize empty `out=` tensors to the result's sizes, as eager does; of others it makes new
         views of memory that others see, and warns."""
@@ -234,7 +241,7 @@ class Recorder(DispatchMode):
         if not all(certainly_equal(t.size(), n) for t, n in zip(filled, sizes, strict=True)):
             raise Unsupported("an output of another size, which eager resizes")
 
-    def metadata(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def metadata(self, known: OpFacts, args: Sequence[Any], kwargs: Mapping[str, object]) -> object:
         """`x.t_()`: the tensor itself becomes a view of its old self."""
         assert known.functional is not None
         live = self.live(args[0])
@@ -245,12 +252,16 @@ class Recorder(DispatchMode):
         self.tensors.add_view(live, alias, step, node)
         return args[0]
 
-    def composite(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def composite(
+        self, known: OpFacts, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> object:
         """Decompose a composite operator, which inference mode does not do."""
         with self:
             return known.op.decompose(*args, **kwargs)
 
-    def opaque(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def opaque(
+        self, known: OpFacts, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> object:
         """An operator without a functional form of its own."""
         if known.mutated and not is_of_torch(known.op):
             return self.shared_mutation(known, args, kwargs)
@@ -272,7 +283,9 @@ def _returns_one_list(op: OpOverload) -> bool:
     return len(returns) == 1 and str(returns[0].type) == "List[Tensor]"
 
 
-def _positional(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _positional(
+    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[object, ...]:
     """All arguments after the first by position, with defaults where others follow.
 
     What must be named is left out: that is `implicit` of expand, which does not matter.
@@ -294,7 +307,7 @@ _BY_KIND: Final[dict[Kind, Callable[..., Any]]] = {
 }
 
 
-def _record_identity(recorder: Recorder, op: OpOverload, x: Any, *args: object) -> Any:
+def _record_identity(recorder: Recorder, op: OpOverload, x: Any, *args: object) -> object:
     return recorder.identity(x)
 
 

@@ -40,7 +40,7 @@ def _copy(rec: Recorder, op: OpOverload, x: Any, y: Any, non_blocking: object = 
 
 
 @_handles(aten.fill_.Scalar, aten.zero_.default)
-def _fill(rec: Recorder, op: OpOverload, x: Any, value: Any = 0) -> Any:
+def _fill(rec: Recorder, op: OpOverload, x: Any, value: object = 0) -> Any:
     """A constant; the old content is not read."""
     live = rec.live(x)
     node = rec.emit(
@@ -52,7 +52,7 @@ def _fill(rec: Recorder, op: OpOverload, x: Any, value: Any = 0) -> Any:
 
 
 @_handles(aten.bernoulli_.float)
-def _bernoulli(rec: Recorder, op: OpOverload, x: Any, p: float = 0.5, **options: Any) -> Any:
+def _bernoulli(rec: Recorder, op: OpOverload, x: Any, p: float = 0.5, **options: object) -> object:
     """Drawn in memory order; the functional form draws row by row, whatever the layout.
 
     On CPUs it is drawn as booleans, which are the same numbers: the mask of a dropout kept for the
@@ -75,7 +75,7 @@ def _bernoulli(rec: Recorder, op: OpOverload, x: Any, p: float = 0.5, **options:
 @_handles(aten.resize_.default, aten.resize_as_.default)
 def _resize(
     rec: Recorder, op: OpOverload, x: Any, wanted: Any, *, memory_format: object = None,
-) -> Any:
+) -> object:
     """Nothing if the sizes stay; uninitialised memory is not supported."""
     size = wanted.size() if op is aten.resize_as_.default else wanted
     if not certainly_equal(x.size(), size):
@@ -84,12 +84,12 @@ def _resize(
 
 
 @_handles(aten.detach_.default)
-def _detach(rec: Recorder, op: OpOverload, x: Any) -> Any:
+def _detach(rec: Recorder, op: OpOverload, x: object) -> object:
     return x
 
 
 @_handles(aten.set_.source_Tensor)
-def _set(rec: Recorder, op: OpOverload, x: Any, y: Any) -> Any:
+def _set(rec: Recorder, op: OpOverload, x: Any, y: Any) -> object:
     """`x.set_(y)`: x becomes an alias of y. For graph inputs that is a metadata mutation."""
     live, source = rec.live(x), rec.live(y)
     rec.evaluator.mode.dispatch(op, (FakeTensor,), (live, source), {})
@@ -101,7 +101,7 @@ def _set(rec: Recorder, op: OpOverload, x: Any, y: Any) -> Any:
 
 
 @_handles(aten.lift_fresh.default, aten.lift.default)
-def _lift_fresh(rec: Recorder, op: OpOverload, tensor: Any) -> Any:
+def _lift_fresh(rec: Recorder, op: OpOverload, tensor: Any) -> object:
     """A constant of the program: a new tensor each time, with the constant's value."""
     if not isinstance(tensor, FakeTensor) and tensor.dim() == 0 and _is_scalar(tensor):
         node = rec.emit(
@@ -114,7 +114,7 @@ def _lift_fresh(rec: Recorder, op: OpOverload, tensor: Any) -> Any:
 
 
 @_handles(aten._to_copy.default)
-def _to_copy(rec: Recorder, op: OpOverload, x: Any, **form: Any) -> Any:
+def _to_copy(rec: Recorder, op: OpOverload, x: object, **form: object) -> object:
     """Of a tensor; `vmap` also converts the number in `x / 20`, which is passed as a number."""
     if isinstance(x, torch.Tensor):
         return rec.functional(facts(op), (x,), form)
@@ -143,7 +143,7 @@ def _split(rec: Recorder, op: OpOverload, x: Any, step: Any, dim: int = 0) -> An
 
 
 @_handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
-def _split_sizes(rec: Recorder, op: OpOverload, x: Any, sizes: Any, dim: int = 0) -> Any:
+def _split_sizes(rec: Recorder, op: OpOverload, x: object, sizes: Any, dim: int = 0) -> object:
     parts, start = [], 0
     for size in sizes:
         parts.append(_slice(rec, x, dim, start, start + size))
@@ -151,12 +151,12 @@ def _split_sizes(rec: Recorder, op: OpOverload, x: Any, sizes: Any, dim: int = 0
     return parts
 
 
-def _slice(rec: Recorder, tensor: Any, dim: int, start: Any, end: Any) -> Any:
+def _slice(rec: Recorder, tensor: Any, dim: int, start: Any, end: Any) -> object:
     return rec.view_step(tensor, ViewStep(aten.slice.Tensor, (dim, start, end)))
 
 
 @_handles(aten.unbind.int)
-def _unbind(rec: Recorder, op: OpOverload, x: Any, dim: int = 0) -> Any:
+def _unbind(rec: Recorder, op: OpOverload, x: Any, dim: int = 0) -> object:
     return [
         rec.view_step(x, ViewStep(aten.select.int, (dim, i)))
         for i in range(int(x.size(dim)))
@@ -180,7 +180,7 @@ def _empty_strided(rec: Recorder, op: OpOverload, *args: Any, **form: Any) -> An
 @_handles(aten.as_strided.default)
 def _as_strided(
     rec: Recorder, op: OpOverload, x: Any, size: Any, stride: Any, storage_offset: Any = None,
-) -> Any:
+) -> object:
     """Recorded on the base's value in memory order; offsets count from its first element."""
     live = rec.live(x)
     base = rec.tensors.alias(live).base
@@ -206,7 +206,7 @@ def _as_strided(
 def _as_strided_scatter(
     rec: Recorder, op: OpOverload, x: Any, source: Any, size: Any, stride: Any,
     storage_offset: Any = None,
-) -> Any:
+) -> object:
     """`as_strided` as in `_as_strided`, with the part written in a copy of the tensor."""
     live = rec.live(x)
     start = live.storage_offset()
@@ -215,7 +215,7 @@ def _as_strided_scatter(
     return rec.fresh(rec.emit(op, rec.node(x), rec.node(source), size, stride, offset - start))
 
 
-def _check_inside(base: Base, size: list[Any], stride: list[Any], offset: Any) -> None:
+def _check_inside(base: Base, size: list[Any], stride: list[Any], offset: object) -> None:
     """Check that the base's value has all elements that the view shows."""
     live = base.live
     order = stride_order(live.stride())
@@ -239,9 +239,9 @@ def _check_reach(live: Any, start: Any, size: list[Any], stride: list[Any], offs
 
 @_handles(aten.native_batch_norm.default)
 def _batch_norm(
-    rec: Recorder, op: OpOverload, x: Any, weight: Any, bias: Any, mean: Any, var: Any,
+    rec: Recorder, op: OpOverload, x: object, weight: object, bias: object, mean: Any, var: Any,
     training: bool, momentum: float, eps: float,
-) -> Any:
+) -> object:
     """Training updates the running statistics, which neither schema nor versions say."""
     if not training:
         stats = tuple(rec.nodes(a) for a in (x, weight, bias, mean, var))
@@ -264,7 +264,7 @@ def _batch_norm(
 
 
 @_handles(aten.native_batch_norm_backward.default)
-def _batch_norm_backward(rec: Recorder, op: OpOverload, *args: Any) -> Any:
+def _batch_norm_backward(rec: Recorder, op: OpOverload, *args: object) -> object:
     """Training does not read the running statistics, so they need not be saved."""
     nodes = [rec.nodes(a) for a in args]
     if args[7]:
@@ -274,13 +274,13 @@ def _batch_norm_backward(rec: Recorder, op: OpOverload, *args: Any) -> Any:
 
 
 @_handles(aten.miopen_batch_norm.default)
-def _miopen_batch_norm(rec: Recorder, op: OpOverload, *args: Any) -> Any:
+def _miopen_batch_norm(rec: Recorder, op: OpOverload, *args: object) -> object:
     """The same operator by a vendor's library; weft's kernels compute it, fused with others."""
     return _batch_norm(rec, aten.native_batch_norm.default, *args)
 
 
 @_handles(aten.cudnn_batch_norm.default)
-def _cudnn_batch_norm(rec: Recorder, op: OpOverload, x: Any, *args: Any) -> Any:
+def _cudnn_batch_norm(rec: Recorder, op: OpOverload, x: Any, *args: object) -> object:
     reserve = rec.emit(aten.empty.memory_format, [0], dtype=torch.uint8, device=x.device,
                        pin_memory=False)
     return *_batch_norm(rec, aten.native_batch_norm.default, x, *args), rec.fresh(reserve)
@@ -288,9 +288,10 @@ def _cudnn_batch_norm(rec: Recorder, op: OpOverload, x: Any, *args: Any) -> Any:
 
 @_handles(aten.cudnn_batch_norm_backward.default, aten.miopen_batch_norm_backward.default)
 def _vendor_batch_norm_backward(
-    rec: Recorder, op: OpOverload, x: Any, gradient: Any, weight: Any, mean: Any, var: Any,
-    saved_mean: Any, inverse: Any, eps: float, *reserve: object,
-) -> Any:
+    rec: Recorder, op: OpOverload, x: object, gradient: object, weight: object, mean: object,
+    var: object,
+    saved_mean: object, inverse: object, eps: float, *reserve: object,
+) -> object:
     """The backward of training, whose arguments have another order."""
     rest = (weight, None, None, saved_mean, inverse, True, eps, [True, True, True])
     native = aten.native_batch_norm_backward.default
@@ -302,7 +303,7 @@ BIAS_APART_ON = frozenset({"cuda"})
 
 
 @_handles(aten.convolution_backward.default)
-def _convolution_backward(rec: Recorder, op: OpOverload, gradient: Any, *args: Any) -> Any:
+def _convolution_backward(rec: Recorder, op: OpOverload, gradient: Any, *args: Any) -> object:
     """The bias's gradient is a sum, which may be fused with the kernel that computes its
     operand."""
     *others, mask = args
@@ -318,7 +319,7 @@ def _convolution_backward(rec: Recorder, op: OpOverload, gradient: Any, *args: A
 
 
 @_handles(aten.mkldnn_rnn_layer.default)
-def _mkldnn_rnn(rec: Recorder, op: OpOverload, *args: Any) -> Any:
+def _mkldnn_rnn(rec: Recorder, op: OpOverload, *args: object) -> object:
     """If gradients are needed, the form that keeps what its backward needs."""
     wanted = mkldnn_rnn_layer_keeping if torch.is_grad_enabled() else op
     return rec.fresh(rec.emit(wanted, *(rec.nodes(a) for a in args)))
@@ -328,7 +329,7 @@ def _mkldnn_rnn(rec: Recorder, op: OpOverload, *args: Any) -> Any:
 
 
 @_handles(aten.nonzero.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor)
-def _once(rec: Recorder, op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _once(rec: Recorder, op: OpOverload, *args: object, **kwargs: object) -> object:
     """Equal values have equal symbols."""
     if kwargs:
         return rec.functional(facts(op), args, kwargs)
@@ -336,7 +337,7 @@ def _once(rec: Recorder, op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 @_handles(aten.equal.default)
-def _equal(rec: Recorder, op: OpOverload, x: Any, y: Any) -> Any:
+def _equal(rec: Recorder, op: OpOverload, x: Any, y: Any) -> object:
     """The number that tells whether all items are equal."""
     if not certainly_equal(x.size(), y.size()):
         raise Unsupported(f"{op} of sizes that differ")
@@ -350,7 +351,7 @@ def _equal(rec: Recorder, op: OpOverload, x: Any, y: Any) -> Any:
 
 
 @_handles(aten.index.Tensor)
-def _index(rec: Recorder, op: OpOverload, x: Any, indices: Any) -> Any:
+def _index(rec: Recorder, op: OpOverload, x: Any, indices: Any) -> object:
     """A mask becomes its positions, computed once for all that it selects from."""
     if not any(map(is_mask, indices)):
         return rec.functional(facts(op), (x, indices), {})
@@ -360,21 +361,21 @@ def _index(rec: Recorder, op: OpOverload, x: Any, indices: Any) -> Any:
     return rec.fresh(rec.emit(op, rec.node(x), positions))
 
 
-def _columns(rec: Recorder, mask: torch.Tensor) -> list[Any]:
+def _columns(rec: Recorder, mask: torch.Tensor) -> list[object]:
     """The positions where a mask is true, a list for each dimension."""
     positions = rec.tensors.once(aten.nonzero.default, rec.node(mask))
     return [rec.tensors.once(aten.select.int, positions, 1, d) for d in range(mask.dim())]
 
 
 @_handles(aten.masked_select.default)
-def _masked_select(rec: Recorder, op: OpOverload, x: Any, mask: Any) -> Any:
+def _masked_select(rec: Recorder, op: OpOverload, x: Any, mask: Any) -> object:
     if not mask.dim() or not certainly_equal(x.size(), mask.size()):
         return rec.functional(facts(op), (x, mask), {})
     return rec.fresh(rec.emit(aten.index.Tensor, rec.node(x), _columns(rec, mask)))
 
 
 @_handles(torch.ops.prim.device.default)
-def _device(rec: Recorder, op: OpOverload, x: Any) -> Any:
+def _device(rec: Recorder, op: OpOverload, x: Any) -> object:
     """`x.device` of a fake tensor is an operator to a dispatch mode."""
     return x.fake_device
 
@@ -383,7 +384,7 @@ def _device(rec: Recorder, op: OpOverload, x: Any) -> Any:
 
 
 @_handles(aten.size.default, aten.stride.default)
-def _extents(rec: Recorder, op: OpOverload, x: Any) -> Any:
+def _extents(rec: Recorder, op: OpOverload, x: Any) -> object:
     """The caller takes no symbolic ints: guards fix the sizes of this call."""
     live = rec.live(x)
     return tuple(int(n) for n in (live.size() if op is aten.size.default else live.stride()))

@@ -9,7 +9,7 @@ are enabled, which they are not in a compiled forward; this one always keeps it:
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -22,7 +22,7 @@ _SCHEMA: Final = str(aten.mkldnn_rnn_layer.default._schema).partition("(")[2]
 _LIBRARY.define(f"mkldnn_rnn_layer_keeping({_SCHEMA}")
 
 
-def _keeping(*args: Any) -> Any:
+def _keeping(*args: object) -> object:
     with below_autograd(), torch.enable_grad():
         return aten.mkldnn_rnn_layer.default(*args)
 

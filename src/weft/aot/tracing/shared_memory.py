@@ -10,7 +10,7 @@ of it as eager does (`functional_form.form_on_memory`)::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -48,7 +48,7 @@ class _Leaf:
 
 
 def share_written_memory(
-    rec: Recorder, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]
+    rec: Recorder, known: OpFacts, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> bool:
     """Whether what the operator writes may lie on other arguments of it.
 
@@ -65,7 +65,7 @@ def share_written_memory(
     return bool(shared)
 
 
-def _leaves(rec: Recorder, known: OpFacts, values: dict[str, Any]) -> Iterator[_Leaf]:
+def _leaves(rec: Recorder, known: OpFacts, values: Mapping[str, object]) -> Iterator[_Leaf]:
     names = {name for _, name in known.mutated}
     for name, value in values.items():
         items = value if isinstance(value, (list, tuple)) else (value,)
@@ -158,8 +158,8 @@ def _digits(extent: _Extent, units: list[int]) -> list[tuple[int, int]]:
 
 
 def write_memory(
-    rec: Recorder, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[list[Node], list[Any]]:
+    rec: Recorder, known: OpFacts, args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[list[Node], list[object]]:
     """Record the operator on the memory of its arguments; returns the nodes of its fresh results,
     and the arguments that it wrote to."""
     values = schema_arguments(known.op, args, kwargs)
@@ -184,7 +184,7 @@ def write_memory(
     return results[:fresh], [values.get(name) for _, name in known.mutated]
 
 
-def _places(rec: Recorder, value: Any, numbers: dict[int, int]) -> Any:
+def _places(rec: Recorder, value: Any, numbers: dict[int, int]) -> object:
     """An argument with (number of the memory, rank) for each tensor."""
     if isinstance(value, (list, tuple)):
         return tuple(_places(rec, v, numbers) for v in value)

@@ -125,7 +125,7 @@ class Traced:
         """Whether the graph checks conditions on data."""
         return bool(self.asserts)
 
-    def add(self, node: Any, live: torch.Tensor | None) -> int:
+    def add(self, node: object, live: torch.Tensor | None) -> int:
         """Add a value and return its index; `live` is the tensor by which autograd knows it, if it
         has a gradient."""
         if live is not None and live.requires_grad:
@@ -138,7 +138,7 @@ class Traced:
         self.graph.output(tuple(self.values))
 
 
-def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Tracer, Traced]:
+def trace(gm: GraphModule, example_inputs: Sequence[object]) -> tuple[Tracer, Traced]:
     """The functional ATen graph of a captured graph for the given inputs, not yet closed."""
     tracer = Tracer(gm, example_inputs)
     tracer.add_inputs()
@@ -229,7 +229,7 @@ class Tracer:
             return self.context.fake(example, sizes=sizes, strides=strides)
         return self.context.fake(example)
 
-    def _add_tensor(self, name: str, fake: FakeTensor) -> Any:
+    def _add_tensor(self, name: str, fake: FakeTensor) -> object:
         if fake.layout is not torch.strided:
             raise Unsupported(f"a {fake.layout} input")
         index = len(self.primals)
@@ -420,7 +420,7 @@ class _Outputs:
         self.by_object: dict[int, OutputSpec] = {}
         self.base_index: dict[int, int] = {}  # id(base) -> graph output with its value
 
-    def specs(self, flat: list[Any]) -> list[OutputSpec]:
+    def specs(self, flat: Sequence[object]) -> list[OutputSpec]:
         """One spec per output; appends to the graph's outputs."""
         self.flat = [self._live(x) for x in flat]
         self.shared = self._shared_bases()
@@ -448,7 +448,7 @@ class _Outputs:
                 n, of = len(steps), i
         return spec if of is None else replace(spec, of=of, steps=spec.steps[n:] or (_ALIAS,))
 
-    def _live(self, output: Any) -> Any:
+    def _live(self, output: object) -> Any:
         if not isinstance(output, torch.Tensor):
             return output
         if is_functorch_wrapped_tensor(output):  # results of `vjp` refer to such tensors
@@ -466,7 +466,7 @@ class _Outputs:
                     shared.add(base)
         return shared
 
-    def _spec(self, output: Any) -> OutputSpec:
+    def _spec(self, output: object) -> OutputSpec:
         if not isinstance(output, torch.Tensor):
             return OutputSpec("constant", value=output)
         spec = self.by_object.get(id(output))
@@ -598,7 +598,7 @@ def _resolve(value: Any, env: dict[Node, Any]) -> Any:
     return value
 
 
-def _attribute(root: Any, path: str) -> Any:
+def _attribute(root: object, path: str) -> Any:
     for name in path.split("."):
         root = getattr(root, name)
     return root

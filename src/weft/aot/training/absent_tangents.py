@@ -169,7 +169,7 @@ def _takes_gradient_first(op: OpOverload) -> bool:
     return op._schema.arguments[0].name.startswith("grad")
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: object) -> bool:
     """Whether a number or a tensor is entirely zero."""
     while isinstance(value, Node) and value.target in _SAME_VALUE:
         value = value.args[0]

@@ -135,7 +135,7 @@ def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.F
     return CompiledFunction
 
 
-def _backward(spec: FunctionSpec, form: str, ctx: Any, grads: Sequence[Any]) -> Any:
+def _backward(spec: FunctionSpec, form: str, ctx: Any, grads: Sequence[object]) -> object:
     """The gradients of a function's inputs, for any run of the autograd engine."""
     linked = form == "linked"
     if form == "part":
@@ -156,14 +156,14 @@ def _backward(spec: FunctionSpec, form: str, ctx: Any, grads: Sequence[Any]) -> 
     return (None, *placed) if form == "part" else placed
 
 
-def _by_value(spec: FunctionSpec, own: Sequence[Any]) -> tuple[Any, ...]:
+def _by_value(spec: FunctionSpec, own: Sequence[object]) -> tuple[object, ...]:
     """The tangents of a part's values at the places of all values."""
     tangents = dict(zip(spec.layouts, own, strict=True))
     return tuple([tangents.get(k) for k in range(spec.outputs.n_values)])
 
 
 def _gradients(
-    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], present: Indices | None, linked: bool
+    spec: FunctionSpec, ctx: object, grads: Sequence[object], present: Indices | None, linked: bool
 ) -> Gradients | Iterator[Gradients]:
     """All gradients by position or, if linked, stage by stage as they are needed."""
     if present is not None and not present:  # a run of the engine that ends at inner values
@@ -182,7 +182,8 @@ def _gradients(
 
 
 def _by_autograd(
-    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], present: Indices | None,
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[object],
+    present: Indices | None,
     wanted: Indices | None,
 ) -> Gradients:
     """The gradients by the backward's own operators, which autograd differentiates."""
@@ -221,7 +222,7 @@ def _contributions(
 
 
 def _last_gradients(
-    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], present: Indices | None
+    spec: FunctionSpec, ctx: Any, grads: Sequence[object], present: Indices | None
 ) -> Gradients | Iterator[Gradients]:
     """The gradients of inputs, after layers have computed their part."""
     saved = _saved(spec, ctx, present)
@@ -238,7 +239,7 @@ def _added(left: Gradients, right: Gradients) -> Gradients:
 
 
 def _cut_gradients(
-    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], read: Iterable[int]
+    spec: FunctionSpec, ctx: object, saved: list[Any], grads: Sequence[Any], read: Iterable[int]
 ) -> Gradients:
     """The gradients of inputs, and at the positions `read` of inner values, where gradients end at
     inner values."""
@@ -331,7 +332,7 @@ def _tangents(
     return tangents
 
 
-def _present(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
+def _present(grads: Sequence[object], layouts: dict[int, TangentLayout]) -> Indices | None:
     """The values that have a tangent; None if all have."""
     for k in layouts:
         if grads[k] is None:
@@ -363,7 +364,7 @@ def _still_saved(ctx: Any, groups: Groups, present: Indices | None) -> list[torc
     return list(saved)
 
 
-def _check_versions(ctx: Any, saved: Sequence[Any], read: Iterable[int]) -> None:
+def _check_versions(ctx: object, saved: Sequence[Any], read: Iterable[int]) -> None:
     """Check that the program has not written to the saved tensors. Autograd did that itself in the
     backward of another group, and may have freed them since."""
     versions = getattr(ctx, "saved_versions", ())
@@ -413,7 +414,7 @@ def _differentiably(
     return spec.redo(inputs, by_value, random, wanted, cuts, replaced)
 
 
-def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
+def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[object]) -> list[object]:
     """All saved values, by running the forward again."""
     random = ctx.random.replayed() if spec.random_devices else nullcontext()
     with random:

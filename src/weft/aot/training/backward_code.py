@@ -41,7 +41,7 @@ from weft.runtime.generated_code import load
 General = Callable[[Any, Sequence[Any]], Any]
 
 
-def backward_of(spec: FunctionSpec, form: str, general: General) -> Callable[..., Any]:
+def backward_of(spec: FunctionSpec, form: str, general: General) -> Callable[..., object]:
     """The function's backward: ordinary runs at once, others by `general(ctx, tangents)`.
 
     Graphs whose backward depends on more than that, and the forms of `forward_of`, have the general

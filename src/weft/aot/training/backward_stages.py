@@ -64,7 +64,7 @@ def stages_of(graph: Graph, kept: Sequence[bool]) -> Stages:
     return tuple(map(tuple, stages))
 
 
-def _bytes(gradient: Any) -> int:
+def _bytes(gradient: object) -> int:
     if not isinstance(gradient, Node):
         return 0
     value = gradient.meta["val"]
@@ -92,7 +92,7 @@ class Pieces:
 
 def linked_call(
     first: Callable[..., Any], stages: Sequence[Sequence[int]], inputs: list[Any]
-) -> Sequence[Any]:
+) -> Sequence[object]:
     """Call `first(inputs, pieces, *own inputs, link)`, with a node for each later stage behind it.
 
     `stages`: the positions of the inputs whose gradients each stage has.
@@ -105,7 +105,7 @@ def linked_call(
     return values
 
 
-def nodes_of(following: Sequence[Any], stages: Stages) -> list[Any]:
+def nodes_of(following: Sequence[Any], stages: Stages) -> list[object]:
     """The nodes behind those that `linked_call` made, for each gradient.
 
     `following`: the first one's `next_functions`.
@@ -154,7 +154,7 @@ class _Later(torch.autograd.Function):
         return link.clone()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: Any, *grads: object) -> Any:
         return (None, None, *ctx.pieces.next(), ctx.link)
 
 

@@ -229,7 +229,7 @@ def _with_gradients(graph: GraphCall) -> GraphCall:
     """Enable gradients around a graph that is called without them and enables them itself."""
     call = graph.call
 
-    def enabled(inputs: list[Any]) -> Any:
+    def enabled(inputs: Sequence[object]) -> object:
         with torch.enable_grad():
             return call(inputs)
 
@@ -350,11 +350,11 @@ def _bytes_in_eager(joint: JointGraph, saved: set[Node]) -> int:
     return _bytes_of(t for n in saved for t in tree_flatten(n.meta["val"])[0])
 
 
-def _bytes_of(values: Iterable[Any]) -> int:
+def _bytes_of(values: Iterable[object]) -> int:
     return sum(numel(t) * t.element_size() for t in values if isinstance(t, torch.Tensor))
 
 
-def _small(inputs: list[int], tensors: Sequence[Any], limit: int) -> frozenset[int]:
+def _small(inputs: list[int], tensors: Sequence[object], limit: int) -> frozenset[int]:
     """The smallest of these inputs that have at most `limit` bytes together."""
     ordered = sorted(inputs, key=lambda i: _bytes_of([tensors[i]]))
     sizes = accumulate(_bytes_of([tensors[i]]) for i in ordered)

@@ -53,7 +53,7 @@ def _depending(graph: Graph, trained: Container[int]) -> set[Node]:
     return depending
 
 
-def _may_have_gradient(value: Any) -> bool:
+def _may_have_gradient(value: object) -> bool:
     values: Iterable[Any] = value if isinstance(value, (tuple, list)) else (value,)
     return any(isinstance(v, FakeTensor) and _is_continuous(v.dtype) for v in values)
 

@@ -75,7 +75,7 @@ class DoubleBackward:
 
     def _run(
         self, inputs: list[Any], cuts: Cuts | None, replaced: dict[int, torch.Tensor]
-    ) -> tuple[list[Any], Sequence[torch.Tensor]]:
+    ) -> tuple[list[object], Sequence[torch.Tensor]]:
         """The results of the captured graph, and what gradients are taken for."""
         if cuts is not None and cuts.run is not None:
             return cuts.run

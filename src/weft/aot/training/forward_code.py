@@ -23,7 +23,7 @@ from weft.runtime.generated_code import load
 from weft.runtime.held_tensors import hold
 
 
-def forward_of(spec: FunctionSpec, form: str = "") -> Callable[..., Any]:
+def forward_of(spec: FunctionSpec, form: str = "") -> Callable[..., object]:
     """The function's forward.
 
     form "linked": it has further nodes behind it (`linked_call`); "part": it is one of several for

@@ -78,7 +78,7 @@ class ForwardInputs:
         pairs = zip(self.watched, ctx.watched.old(), strict=True)
         return {k: old for k, old in pairs if old is not None}
 
-    def hold_others(self, inputs: Sequence[Any]) -> dict[int, Any]:
+    def hold_others(self, inputs: Sequence[Any]) -> dict[int, object]:
         """What stands for inputs that are not kept strongly: numbers, weak references with
         versions."""
         others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
@@ -100,7 +100,7 @@ class ForwardInputs:
             if type(held) is _Strong:
                 ctx.others[i] = ref(held()), version
 
-    def found_again(self, ctx: Any, saved: Sequence[Any]) -> list[Any]:
+    def found_again(self, ctx: Any, saved: Sequence[object]) -> list[object]:
         """The arguments of the forward."""
         inputs: list[Any] = [None] * self.count
         for i, tensor in zip(self.saved, saved, strict=False):

@@ -80,7 +80,7 @@ def _shared(gradients: Sequence[Any], tangents: list[Node], stages: Stages) -> s
     return shared
 
 
-def _pieces(gradients: Sequence[Any]) -> dict[Node, list[int]]:
+def _pieces(gradients: Sequence[object]) -> dict[Node, list[int]]:
     """The gradients (by position) that are pieces of some value along one dimension."""
     places: dict[Node, list[int]] = defaultdict(list)
     for k, gradient in enumerate(gradients):
@@ -132,7 +132,7 @@ def with_sources(backward: GraphCall, sources: list[Source | None], stages: Stag
     if sources == [Source("output", i) for i in range(len(sources))]:
         return run
 
-    def call(inputs: list[Any]) -> list[Any]:
+    def call(inputs: Sequence[object]) -> list[Any]:
         kept = {i: inputs[i] for i in tangents}
         return _at_places(sources, kept, run(inputs))
 
@@ -142,7 +142,7 @@ def with_sources(backward: GraphCall, sources: list[Source | None], stages: Stag
 def _at_places(
     sources: Sequence[Source | None], tangents: Mapping[int, Any],
     outputs: Mapping[int, Any] | Sequence[Any],
-) -> list[Any]:
+) -> list[object]:
     """Gradients from their sources, given the values of tangents and outputs by number."""
     return [
         None if s is None else s.of((tangents if s.kind == "tangent" else outputs)[s.number])

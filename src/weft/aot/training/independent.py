@@ -40,7 +40,7 @@ class _Search:
         """Nodes that save tensors, or that lead to such a node."""
         self._group: dict[int, set[int]] = {}
 
-    def add(self, key: int, start: Any) -> None:
+    def add(self, key: int, start: object) -> None:
         self._group[key] = {key}
         for node in self._reach(key, start):
             behind = any(n in self._saving for n, _ in node.next_functions)
@@ -91,7 +91,7 @@ def _saved_names(kind: type) -> tuple[str, ...]:
     return tuple(n for n in dir(kind) if n.startswith("_raw_saved_"))
 
 
-def _has_tensor(raw: Any) -> bool:
+def _has_tensor(raw: object) -> bool:
     if isinstance(raw, (tuple, list)):
         return any(map(_has_tensor, raw))
     return raw is not None and getattr(raw, "data", True) is not None  # (not told: assumed)

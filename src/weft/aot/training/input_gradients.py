@@ -38,12 +38,12 @@ class InputGradients:
     cut: Callable[[], Backwards]
     """The backwards cut at inner values (`layers.py`), whose gradients come last."""
 
-    def wanted(self, ctx: Any, linked: bool) -> Indices | None:
+    def wanted(self, ctx: object, linked: bool) -> Indices | None:
         """The gradients that the running backward should compute (`torch.autograd.grad` of some
         inputs); None: all."""
         return self.requests.of(*self._nodes_behind(ctx, linked))
 
-    def is_plain(self, ctx: Any) -> bool:
+    def is_plain(self, ctx: object) -> bool:
         """Whether it is certain that a plain `backward()` runs, which returns no gradients."""
         return self.requests.is_plain(*self._nodes_behind(ctx, hasattr(ctx, "pieces")))
 

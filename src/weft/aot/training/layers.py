@@ -247,14 +247,14 @@ class Watch:
         return self._decided == (current_graph_task(), True)
 
 
-def note_hook(ctx: Any, tensor: torch.Tensor) -> None:
+def note_hook(ctx: object, tensor: torch.Tensor) -> None:
     """The program registers a hook on a result of a compiled function or a layer."""
     watch: Watch | None = getattr(ctx, "watch", None)
     if watch is not None:
         watch.add_hooks(tensor)
 
 
-def is_cut_now(ctx: Any, is_plain: Callable[[], bool]) -> bool:
+def is_cut_now(ctx: object, is_plain: Callable[[], bool]) -> bool:
     """Whether this backward through a compiled function ends at inner results."""
     watch: Watch | None = getattr(ctx, "watch", None)
     if watch is None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, final
@@ -149,7 +149,7 @@ class _Roles:
         return node in self.wanted or not self.late.isdisjoint(node.users)
 
 
-def _ancestors(values: Iterable[Any]) -> set[Node]:
+def _ancestors(values: Iterable[object]) -> set[Node]:
     """All nodes that the values are computed from, themselves included."""
     ancestors: set[Node] = set()
     waiting = [v for v in values if isinstance(v, Node)]
@@ -392,7 +392,7 @@ def _backward(
     graph.output(tuple(_mapped(roles.gradients, env)))
 
 
-def _placeholder(graph: Graph, name: str, meta: dict[str, Any]) -> Node:
+def _placeholder(graph: Graph, name: str, meta: Mapping[str, object]) -> Node:
     placeholder = graph.create_node("placeholder", name)
     placeholder.meta.update(meta)
     return placeholder
@@ -413,5 +413,5 @@ def _emit(node: Node, env: dict[Node, Node], graph: Graph) -> None:
             waiting.pop()
 
 
-def _mapped(values: list[Any], env: dict[Node, Node]) -> list[Any]:
+def _mapped(values: Sequence[object], env: dict[Node, Node]) -> list[Any]:
     return [env[v] if isinstance(v, Node) else v for v in values]

@@ -491,12 +491,12 @@ def _remember_origin(
 
 
 def _make(
-    opname: str, arg: int = 0, argval: Any = None, positions: Positions = (None,) * 4
+    opname: str, arg: int = 0, argval: object = None, positions: Positions = (None,) * 4
 ) -> Instruction:
     return Instruction(OPMAP[opname], opname, arg, argval, positions=positions)
 
 
-def _handle(error: BaseException, operation: Callable[[], Any]) -> Any:
+def _handle(error: BaseException, operation: Callable[[], object]) -> object:
     try:
         raise error
     except:  # noqa: E722  its code begins right behind the instruction that notes the exception

@@ -98,7 +98,7 @@ class SymbolicValue:
         """The existing Python object behind the value, or `MISSING` if there is none."""
         return self.original
 
-    def outside_object(self) -> Any:
+    def outside_object(self) -> object:
         """The object that was there before the frame, or `MISSING`; also of an unread one."""
         return self.real()
 
@@ -114,7 +114,7 @@ class SymbolicValue:
         """What C functions see: the container, number or text of an instance of a subclass."""
         return self
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         """A hashable object that compares as the real one does, to look it up in dictionaries."""
         raise graph_break("unknown-operation", f"hash of {self!r}")
 
@@ -237,11 +237,11 @@ class Namespace(SymbolicValue):
     owner_type: type
     """The type of the object whose `__dict__` it is; `dict` for any other dictionary."""
 
-    def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+    def lookup(self, tx: Interpreter, key: object) -> SymbolicValue | None:
         """The value under a Python key, or None; either is guarded."""
         raise NotImplementedError
 
-    def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue
+    def store(self, tx: Interpreter, key: object, key_value: SymbolicValue, value: SymbolicValue
               ) -> None:
         """Set a key."""
         raise NotImplementedError
@@ -283,7 +283,7 @@ class LazyValue(SymbolicValue):
         super().__init__(source)
         self.object = object
 
-    def outside_object(self) -> Any:
+    def outside_object(self) -> object:
         return self.object
 
     def __repr__(self) -> str:

@@ -199,7 +199,7 @@ class ObservedException(Signal):
         return f"the program raised {self.value!r}"
 
 
-def graph_break(id: str, detail: str, *about: Any) -> GraphBreak:
+def graph_break(id: str, detail: str, *about: object) -> GraphBreak:
     """The signal of a graph break of a registered kind; `about` are the graph nodes whose data is
     needed."""
     return GraphBreak(BREAKS[id], detail, about)

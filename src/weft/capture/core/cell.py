@@ -104,7 +104,7 @@ def _contents_of(cell: Source, name: str) -> Source:
 
 
 @wraps(types.CellType)
-def _wrap_cell(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_cell(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     assert source is not None
     tx.guards.add(source, "type_is", types.CellType)
     return CellValue.outside(tx, obj, source, source.name)

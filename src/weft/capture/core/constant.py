@@ -69,7 +69,7 @@ class ConstantValue(SymbolicValue):
     def real(self) -> Any:
         return self.value
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return tx.identities.key(self, self.value) if self.is_nan else self.value
 
     def truth(self, tx: Interpreter) -> bool:
@@ -244,7 +244,7 @@ class ConstantMethod(SymbolicValue):
             return list_iterator(tx, result)
         return tx.wrap_new(result)
 
-    def _object(self, tx: Interpreter, value: SymbolicValue) -> Any:
+    def _object(self, tx: Interpreter, value: SymbolicValue) -> object:
         """The Python object of an argument; for an iterator, a copy of its items."""
         obj = python_object(tx, value)
         if obj is not MISSING or (type(self.owner.value), self.name) not in _TAKE_ALL:
@@ -297,8 +297,8 @@ def python_object(tx: Interpreter, value: SymbolicValue) -> Any:
 
 def known_arguments(
     tx: Interpreter, args: Sequence[SymbolicValue], kwargs: Kwargs,
-    known: Callable[[Interpreter, SymbolicValue], Any] = python_object,
-) -> tuple[list[Any], dict[str, Any]] | None:
+    known: Callable[[Interpreter, SymbolicValue], object] = python_object,
+) -> tuple[list[object], dict[str, object]] | None:
     """The objects that `known` finds for the arguments, or None if it finds `MISSING` for one."""
     objects = [known(tx, arg) for arg in args]
     named = {name: known(tx, arg) for name, arg in kwargs.items()}
@@ -306,7 +306,7 @@ def known_arguments(
 
 
 def evaluate_call(tx: Interpreter, function: Any, args: Sequence[SymbolicValue], kwargs: Kwargs
-                  ) -> Any:
+                  ) -> object:
     """The result of Python's own call of a function, or `MISSING` if an argument is not known."""
     known = known_arguments(tx, args, kwargs)
     return MISSING if known is None else evaluate(tx, lambda: function(*known[0], **known[1]))
@@ -322,7 +322,7 @@ def plain_value(value: SymbolicValue) -> SymbolicValue | None:
     return plain if plain is not value and issubclass(value.python_type(), PLAIN) else None
 
 
-def constant(value: Any) -> ConstantValue:
+def constant(value: object) -> ConstantValue:
     """A constant without a source."""
     return ConstantValue(value)
 
@@ -340,13 +340,13 @@ def is_none(value: SymbolicValue) -> bool:
     return value is NONE or (value.is_constant and value.constant() is None)
 
 
-def boolean(value: Any) -> ConstantValue:
+def boolean(value: object) -> ConstantValue:
     """True or False."""
     return TRUE if value else FALSE
 
 
 @wraps(*_BY_EQUALITY)
-def _wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_number(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     symbolic = tx.wrap_symbolic_number(obj, source)
     if symbolic is not None:
         return symbolic
@@ -361,14 +361,14 @@ def _wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
 @wraps(*_BY_IDENTITY)
 @wraps(enum.Enum, subclasses=True)
-def _wrap_identity(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_identity(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is not None:
         tx.guards.add(source, "is", obj)
     return ConstantValue(obj)
 
 
 @wraps(torch.device, torch.finfo, torch.iinfo, torch.nn.attention.SDPBackend)
-def _wrap_equal(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_equal(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is not None:
         tx.guards.same_key(source, obj)
     return ConstantValue(obj)

@@ -45,7 +45,7 @@ class InputTest:
     def __str__(self) -> str:
         return f"the branch on {', '.join(map(str, self.sources))} is {self.answer}"
 
-    def holds(self, *values: Any) -> bool:
+    def holds(self, *values: object) -> bool:
         """Whether the condition has the same outcome for these inputs."""
         with no_modes(), torch.no_grad():
             inputs = [_copy(v) for v in values] if self.writes else values
@@ -56,5 +56,5 @@ class InputTest:
                 return False
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: object) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value

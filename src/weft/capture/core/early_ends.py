@@ -43,7 +43,7 @@ class EarlyEnds:
         self.all_in_inference = False
         """Whether the graph runs in inference mode as a whole."""
 
-    def note_generator(self, tx: Interpreter, value: Any) -> None:
+    def note_generator(self, tx: Interpreter, value: object) -> None:
         """Record that the current call made a generator."""
         if tx.frame is not None:
             self._generators.append((value, tx.breaking_step()))

@@ -53,7 +53,7 @@ class Instruction:
         self.handler = OPCODES.get(raw.opname, unknown_opcode)
 
 
-def unknown_opcode(tx: Interpreter, frame: Frame, ins: Instruction) -> Any:
+def unknown_opcode(tx: Interpreter, frame: Frame, ins: Instruction) -> object:
     """Stands in for opcodes without a handler."""
     raise graph_break("unknown-opcode", f"the instruction {ins.name}")
 

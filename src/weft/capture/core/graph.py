@@ -73,7 +73,7 @@ class CallRecorder:
             raise InternalError(f"{self.n_checks - kept} checks of data got lost in the graph")
 
     def call(
-        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: object,
         stack: tuple[SourceLine, ...],
     ) -> fx.Node:
         """Record a call of a function, or of the first argument's method of that name; `example` is
@@ -88,7 +88,7 @@ class CallRecorder:
         return node
 
     def effect(
-        self, function: Any, args: tuple[Any, ...], stack: tuple[SourceLine, ...],
+        self, function: object, args: tuple[Any, ...], stack: tuple[SourceLine, ...],
         kwargs: dict[str, Any] | None = None,
     ) -> fx.Node:
         """Record a call that is kept for its effect and has no result."""
@@ -121,7 +121,7 @@ class GraphBuilder(CallRecorder):
         self.holder.add_module(name, module)
         return name
 
-    def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
+    def placeholder(self, source: Source, fake: object, example: object) -> fx.Node:
         """Add an input after the earlier ones and before all calls."""
         name = _INVALID.sub("_", source.name).strip("_") or "input"
         if name == "self":
@@ -163,7 +163,7 @@ class GraphBuilder(CallRecorder):
         return module, used
 
 
-def _before_the_graph(fake: Any) -> CapturedFacts:
+def _before_the_graph(fake: object) -> CapturedFacts:
     """What an input is before the graph changes it."""
     if not isinstance(fake, torch.Tensor):
         return CapturedFacts(version=version_of(fake))

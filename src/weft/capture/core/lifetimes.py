@@ -90,7 +90,7 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
         type(reference) is not Reference for reference in weakref.getweakrefs(obj))
 
 
-def is_watched(obj: Any) -> bool:
+def is_watched(obj: object) -> bool:
     """Whether freeing an outside object, and with it what its attributes hold, has an effect."""
     if _acts_alone(obj):
         return True
@@ -101,7 +101,7 @@ def is_watched(obj: Any) -> bool:
     return any(map(_acts_alone, held))
 
 
-def _acts_alone(obj: Any) -> bool:
+def _acts_alone(obj: object) -> bool:
     """Whether the object has a weak reference with a callback, or a `__del__` in Python."""
     cls = type(obj)
     if isinstance(getattr(cls, "__del__", None), types.FunctionType):
@@ -127,7 +127,7 @@ def is_watched_result(tx: Interpreter, value: SymbolicValue) -> bool:
         value.outside_object())
 
 
-def check_kept(obj: Any) -> None:
+def check_kept(obj: object) -> None:
     """Break the graph before an outside container loses an object, if that may free the object and
     freeing it has an effect."""
     if _acts_alone(obj):
@@ -189,7 +189,7 @@ class Lifetimes:
                     return True
         return self._leads(tx, [*_frames(tx.frame), *tx.effects.touched()], value)
 
-    def _leads(self, tx: Interpreter, start: Any, value: SymbolicValue) -> bool:
+    def _leads(self, tx: Interpreter, start: object, value: SymbolicValue) -> bool:
         seen: set[int] = set()
         reached = _reaches(tx, [start], value, seen)
         self._n_visited += len(seen)
@@ -248,7 +248,7 @@ def outside_values(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]
     return outside
 
 
-def _parts(tx: Interpreter, item: Any) -> Iterator[Any]:
+def _parts(tx: Interpreter, item: object) -> Iterator[object]:
     """The objects that an object of the interpreter refers to."""
     if isinstance(item, Frame):
         yield from (item.locals, item.cells, item.stack, item.handled)

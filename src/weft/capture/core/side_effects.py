@@ -49,12 +49,12 @@ class SideEffects:
         """Whether the object behind `value` was changed."""
         return id(value) in self._touched
 
-    def changed_any(self, *objects: Any) -> bool:
+    def changed_any(self, *objects: object) -> bool:
         """Whether the program has changed one of these outside objects."""
         changed = [v.real() for v in self._touched.values() if isinstance(v, SymbolicValue)]
         return any(value is obj for value in changed for obj in objects)
 
-    def forget_gradient(self, tensor: Any) -> None:
+    def forget_gradient(self, tensor: object) -> None:
         """Record that the program drops a gradient from before the frame that nothing has read."""
         self._forgotten.append(tensor)
 

@@ -77,7 +77,7 @@ def may_hold_tensors(state: FrameState) -> bool:
         _reaches_torch(_contents(cell)) for cell in state.cells)
 
 
-def _contents(cell: Any) -> Any:
+def _contents(cell: Any) -> object:
     try:
         return cell.cell_contents
     except ValueError:
@@ -101,7 +101,7 @@ def _is_of_torch(value: Any) -> bool:
     return isinstance(home, str) and home.partition(".")[0] == "torch"
 
 
-def _home(cls: type) -> Any:
+def _home(cls: type) -> object:
     """The name of the class's module, read without running code of its metaclass."""
     try:
         return type.__getattribute__(cls, "__module__")

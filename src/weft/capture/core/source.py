@@ -63,7 +63,7 @@ class Source:
         self.slot = -1
         self._children: dict[Any, Source] = {}
 
-    def child(self, accessor: Accessor, key: Any, name: str) -> Source:
+    def child(self, accessor: Accessor, key: object, name: str) -> Source:
         """The source one step further; the same object for the same `key`."""
         child = self._children.get(key)
         if child is None:
@@ -85,7 +85,7 @@ class Source:
     def instance_dict(self) -> Source:
         return self.child(("instance_dict",), "instance_dict", self.name)
 
-    def dict_item(self, key: Any) -> Source:
+    def dict_item(self, key: object) -> Source:
         """The value under `key`; `key` is the Python object itself."""
         memo = ("dict_item", type(key), _hashable(key))
         return self.child(("dict_item", key), memo, self._item_name(key))
@@ -99,7 +99,7 @@ class Source:
     def type(self) -> Source:
         return self.child(("type",), "type", f"type({self.name})")
 
-    def call(self, function: Any, name: str) -> Source:
+    def call(self, function: object, name: str) -> Source:
         """`function(value)`: any other way to get from one value to another."""
         return self.child(("call", function), ("call", id(function)), one_line(name))
 
@@ -133,7 +133,7 @@ class Source:
             self.slot = self.tree.new_slot()
         return self.slot
 
-    def _item_name(self, key: Any) -> str:
+    def _item_name(self, key: object) -> str:
         if self.accessor[0] == "instance_dict":
             return f"{self.name}.{describe_name(key)}"
         parent = self.base
@@ -161,7 +161,7 @@ class SourceTree:
         self.n_slots += 1
         return self.n_slots - 1
 
-    def _root(self, accessor: Accessor, key: Any, name: str) -> Source:
+    def _root(self, accessor: Accessor, key: object, name: str) -> Source:
         root = self._roots.get(key)
         if root is None:
             root = self._roots[key] = Source(self, None, accessor, name)
@@ -174,7 +174,7 @@ class SourceTree:
         """The cell object of the frame's `index`-th free variable."""
         return self._root(("cell_object", index), ("cell_object", index), one_line(name))
 
-    def object(self, value: Any, name: str) -> Source:
+    def object(self, value: object, name: str) -> Source:
         """A fixed object, such as a module's globals or a class found while capturing."""
         return self._root(("object", value), ("object", id(value)), one_line(name))
 
@@ -235,10 +235,10 @@ def is_library(module: object) -> bool:
     return str(module).partition(".")[0] in _LIBRARY
 
 
-def _hashable(key: Any) -> Any:
+def _hashable(key: object) -> object:
     return repr(key) if isinstance(key, float) else key
 
 
-def _member(owner: str, key: Any) -> str:
+def _member(owner: str, key: object) -> str:
     text = describe_name(key)
     return f"{owner}[{text}]" if text.isdigit() else f"{owner}.{text}"

@@ -134,7 +134,7 @@ class GlobalState:
         self.settings[mode] = mode.now()
         return True
 
-    def at_start(self, read: Callable[..., Any], where: tuple[Any, ...]) -> Any:
+    def at_start(self, read: Callable[..., object], where: tuple[object, ...]) -> object:
         """What `read(*where)` gave when the capture began, for modes that the program may have
         changed since; for others, what it gives now."""
         known = zip(_MODES, self.before, strict=True)

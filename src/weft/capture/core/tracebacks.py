@@ -100,7 +100,7 @@ def _caught(error: BaseException, callers: int) -> BaseException:
 caught: Final = partial(_frame.ours, _caught)
 
 
-def under_way() -> Iterator[tuple[str, int, dict[str, Any]]]:
+def under_way() -> Iterator[tuple[str, int, dict[str, object]]]:
     """File, line and globals of the running frames, innermost first; for a replacement, those of
     the program's frames that it stands for."""
     frame: FrameType | None = sys._getframe(1)

@@ -114,7 +114,7 @@ def _is_descriptor(attribute: object) -> bool:
     return any(defined(type(attribute), method)[0] is not None for method in _DESCRIPTOR_METHODS)
 
 
-def _reference(attribute: Any) -> object:
+def _reference(attribute: object) -> object:
     """What stands for a descriptor in a guard, which must not keep the class alive. One of C is
     found again by its name in its class."""
     if isinstance(attribute, _C_DESCRIPTORS):

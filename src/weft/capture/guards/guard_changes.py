@@ -24,7 +24,7 @@ Difference = tuple[str, str, str, str]
 """Aspect, old value, new value, hint."""
 
 
-def change_of(guard: Guard, actual: Any, exists: bool = True) -> Change:
+def change_of(guard: Guard, actual: object, exists: bool = True) -> Change:
     """The change that made a guard fail.
 
     `actual` is what is at the guard's source now; `exists` is False if nothing is.
@@ -43,7 +43,7 @@ def _expected(guard: Guard) -> str:
     return short(guard.args[0]) if guard.args else "there"
 
 
-def _any(guard: Guard, actual: Any) -> Difference:
+def _any(guard: Guard, actual: object) -> Difference:
     return "value", "such that " + str(guard), short(actual), "keep it as it was"
 
 
@@ -63,7 +63,7 @@ _TENSOR_HINTS: Final = {
 }
 
 
-def _tensor(guard: Guard, actual: Any) -> Difference:
+def _tensor(guard: Guard, actual: object) -> Difference:
     if not isinstance(actual, torch.Tensor):
         return "value", "a tensor", short(actual), "pass a tensor each time"
     for aspect, old, new in _fields(guard, actual):
@@ -82,14 +82,14 @@ def _fields(guard: Guard, actual: torch.Tensor) -> Iterator[tuple[str, Any, Any]
         yield "rank" if ranks else aspect, old, new
 
 
-def _same(old: Any, new: Any) -> bool:
+def _same(old: object, new: object) -> bool:
     """Whether two values of a field are equal; None in the old one matches any size or stride."""
     if not isinstance(old, tuple) or not isinstance(new, tuple) or len(old) != len(new):
         return bool(old == new)
     return all(a is None or a == b for a, b in zip(old, new, strict=True))
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join("any" if v is None else str(v) for v in value) + "]"
     return value.__qualname__ if isinstance(value, type) else str(value).removeprefix("torch.")
@@ -98,20 +98,20 @@ def _plain(value: Any) -> str:
 # -- Python values --------------------------------------------------------------------------------
 
 
-def _equal(guard: Guard, actual: Any) -> Difference:
+def _equal(guard: Guard, actual: object) -> Difference:
     number = type(actual) in (int, float) and type(guard.args[0]) in (int, float)
     hint = ("pass it as a tensor, or let weft make it symbolic (weft.compile(dynamic=True))"
             if number else "each value is compiled once: keep the number of values small")
     return "value", short(guard.args[0]), short(actual), hint
 
 
-def _identical(guard: Guard, actual: Any) -> Difference:
+def _identical(guard: Guard, actual: object) -> Difference:
     kind = "function" if callable(actual) else "object"
     return ("value", short(guard.args[0]), _other(actual, guard.args[0]),
             f"make the {kind} once, outside of what is called again and again")
 
 
-def _other(actual: Any, old: Any) -> str:
+def _other(actual: object, old: object) -> str:
     text = short(actual)
     return f"another {text}" if text == short(old) else text
 
@@ -122,17 +122,17 @@ def _length(guard: Guard, actual: Any) -> Difference:
             "pass one number of items (each number is compiled once)")
 
 
-def _keys(guard: Guard, actual: Any) -> Difference:
+def _keys(guard: Guard, actual: object) -> Difference:
     keys = short(list(actual)) if isinstance(actual, dict) else short(actual)
     return "keys", short(list(guard.args[0])), keys, "pass the same keys in the same order"
 
 
-def _new_key(guard: Guard, actual: Any) -> Difference:
+def _new_key(guard: Guard, actual: object) -> Difference:
     return ("keys", f"without {guard.args[0]!r}", f"{guard.args[0]!r} among them",
             "set it before the first call")
 
 
-def _type(guard: Guard, actual: Any) -> Difference:
+def _type(guard: Guard, actual: object) -> Difference:
     return ("type", short(guard.args[0]), _other(type(actual), guard.args[0]),
             "pass values of one type (each type is compiled once)")
 
@@ -157,7 +157,7 @@ def _class_data(guard: Guard, actual: Any) -> Difference:
     return f"attribute {name!r}", "no descriptor", short(now), _KEEP_CLASSES
 
 
-def _bases(guard: Guard, actual: Any) -> Difference:
+def _bases(guard: Guard, actual: object) -> Difference:
     before = tuple(base() for base in guard.args[0])
     if type(actual) is not before[0]:
         return "metaclass", short(before[0]), short(type(actual)), _KEEP_CLASSES
@@ -167,7 +167,7 @@ def _bases(guard: Guard, actual: Any) -> Difference:
 # -- checks of the whole frame --------------------------------------------------------------------
 
 
-def _modes(guard: Guard, actual: Any) -> Difference:
+def _modes(guard: Guard, actual: object) -> Difference:
     before, now = guard.args[0], readable_modes()
     changed = [name for name, value in before.items() if now.get(name) != value]
     if not changed:
@@ -177,26 +177,26 @@ def _modes(guard: Guard, actual: Any) -> Difference:
             "call under the same modes (each combination is compiled once)")
 
 
-def _sizes(guard: Guard, actual: Any) -> Difference:
+def _sizes(guard: Guard, actual: object) -> Difference:
     return ("size condition", str(guard.args[0]), "",
             "each side of the condition is compiled once")
 
 
-def _data(guard: Guard, actual: Any) -> Difference:
+def _data(guard: Guard, actual: object) -> Difference:
     return "data", str(guard.args[0]), "", "each way of the branch is compiled once"
 
 
-def _distinct(guard: Guard, actual: Any) -> Difference:
+def _distinct(guard: Guard, actual: object) -> Difference:
     return (", ".join(guard.args), "different objects", "partly the same object",
             "pass the same object twice always or never")
 
 
-def _absent(guard: Guard, actual: Any) -> Difference:
+def _absent(guard: Guard, actual: object) -> Difference:
     key, owner = guard.args
     return "keys", f"{owner} without {key}", f"{key} among them", "set it before the first call"
 
 
-def _functions(guard: Guard, actual: Any) -> Difference:
+def _functions(guard: Guard, actual: object) -> Difference:
     for referred, *before in guard.args:
         function: Any = referred() if type(referred) is Reference else referred
         now = (function.__code__, function.__defaults__, function.__kwdefaults__)
@@ -207,7 +207,7 @@ def _functions(guard: Guard, actual: Any) -> Difference:
     return "defaults", "a function's", "others", "change functions before the first call"
 
 
-def _same_object(guard: Guard, actual: Any) -> Difference:
+def _same_object(guard: Guard, actual: object) -> Difference:
     return ("value", "the same object as another argument", "another object",
             "pass the same object twice always or never")
 

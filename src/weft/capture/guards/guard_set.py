@@ -96,7 +96,7 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
 }
 
 
-def _itself(obj: Any) -> Any:
+def _itself(obj: object) -> object:
     return obj
 
 
@@ -125,7 +125,7 @@ class GuardSet:
         if self.noted is not None:
             self.noted[source] = None
 
-    def add(self, source: Source, kind: str, *args: Any) -> None:
+    def add(self, source: Source, kind: str, *args: object) -> None:
         """Require that `source` passes a check; the same check is added once."""
         self.note(source)
         key = (kind, *map(_key, args))
@@ -153,7 +153,7 @@ class GuardSet:
         """Whether a guard requires an object that the caller must pass again."""
         return source.is_of_call and any(check[0] == "is_alive" for check in source.checks.values())
 
-    def same_key(self, source: Source, obj: Any, key: Callable[[Any], Any] = repr) -> None:
+    def same_key(self, source: Source, obj: object, key: Callable[[Any], object] = repr) -> None:
         """Require an object of the same type with the same `key`, for objects whose equality
         ignores a difference (`Decimal("1.0") == Decimal("1.00")`, `{1} == {True}`)."""
         expected = key(obj)
@@ -233,7 +233,7 @@ class GuardSet:
             if reference is not None:
                 root.accessor = ("alive", reference)
 
-    def shape(self, test: Any, text: Any, line: SourceLine | None) -> None:
+    def shape(self, test: object, text: object, line: SourceLine | None) -> None:
         """Require a condition on the collected sizes.
 
         `test` is a postfix program, or a callable of the collected list; `text` is for messages.
@@ -245,13 +245,13 @@ class GuardSet:
         slots = [source.collect() for source in sources]
         self._add_condition("data", lambda v: test.holds(*[v[slot] for slot in slots]), test, line)
 
-    def _add_condition(self, kind: str, test: Any, text: Any, line: SourceLine | None
+    def _add_condition(self, kind: str, test: object, text: object, line: SourceLine | None
                        ) -> None:
         """Add a check of the whole list of collected values."""
         self._distinct.append(("shape", test, len(self.all)))
         self.all.append(Guard(None, kind, (text,), () if line is None else (line,)))
 
-    def lower(self, modes: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
+    def lower(self, modes: object = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
         """`(nodes, tree_checks, n_slots)`, the arguments of the C extension's `GuardTree`.
 
         `modes` is PyTorch's global state when the frame was entered.
@@ -288,7 +288,7 @@ def _implied(source: Source, kind: str) -> bool:
     return kind == "type_is" and any(key[0] in ("is", "eq", "tensor") for key in source.checks)
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> object:
     if type(value) in (int, str, bool, type(None)):
         return (type(value), value)
     if type(value) is float:

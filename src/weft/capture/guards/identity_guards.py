@@ -40,7 +40,7 @@ class IdentityGuards:
                 left.python_type() is right.python_type()):
             self._guards.all_different([left.source, right.source])
 
-    def key(self, value: SymbolicValue, obj: Any) -> Any:
+    def key(self, value: SymbolicValue, obj: object) -> Any:
         """Record an outside object as a key: a guard keeps it different from the other keys."""
         if value.source is not None:
             self._keys.setdefault(value.python_type(), {})[value.source] = None
@@ -68,7 +68,7 @@ class IdentityGuards:
             self._guards.all_different(list(sources))
 
 
-def _parts(key: Any) -> Iterator[Any]:
+def _parts(key: object) -> Iterator[object]:
     """The objects that a key consists of."""
     if key.__class__ in (tuple, frozenset):
         for part in key:

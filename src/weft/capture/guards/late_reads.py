@@ -81,7 +81,7 @@ def with_items(sources: Iterable[Source]) -> dict[Source, None]:
     return ordered
 
 
-def _path(source: Source, kept: Mapping[Source, Any] = MappingProxyType({})
+def _path(source: Source, kept: Mapping[Source, object] = MappingProxyType({})
           ) -> tuple[Accessor, tuple[Accessor, ...]] | None:
     """How the source is reached from a fixed object, or from one that the frame's guards require;
     None if it is reached from neither."""
@@ -100,13 +100,13 @@ def _path(source: Source, kept: Mapping[Source, Any] = MappingProxyType({})
     return path
 
 
-def _required(source: Source) -> Any:
+def _required(source: Source) -> object:
     """The object (or the reference to it) that guards require there, or MISSING."""
     return next((check[1] for check in source.checks.values()
                  if check[0] in ("is", "is_alive")), MISSING)
 
 
-def _nodes(sources: Iterable[Source], kept: Mapping[Source, Any]) -> tuple[Any, ...]:
+def _nodes(sources: Iterable[Source], kept: Mapping[Source, object]) -> tuple[object, ...]:
     """The guard tree's nodes for the checks on the sources."""
     roots: dict[Any, Any] = {}
     for source in with_items(sources):
@@ -122,7 +122,7 @@ def _nodes(sources: Iterable[Source], kept: Mapping[Source, Any]) -> tuple[Any, 
     return _lowered(roots)
 
 
-def _lowered(nodes: dict[Any, Any]) -> tuple[Any, ...]:
+def _lowered(nodes: dict[Any, Any]) -> tuple[object, ...]:
     return tuple((accessor, tuple(checks), -1, _lowered(children))
                  for accessor, checks, children in nodes.values())
 
@@ -236,7 +236,7 @@ class _Contents:
         (self._owner.update if type(items) in (dict, set) else self._owner.extend)(items)
 
 
-def _is_same_item(left: Any, right: Any) -> bool:
+def _is_same_item(left: object, right: object) -> bool:
     if type(left) is tuple and type(right) is tuple:
         return len(left) == len(right) and all(map(_is_same_item, left, right))
     return is_same(left, right)
@@ -245,14 +245,14 @@ def _is_same_item(left: Any, right: Any) -> bool:
 _CONTAINERS: Final = (list, dict, set, deque)
 
 
-def _containers(values: Iterable[_Value], kept: Iterable[Any]) -> list[Any]:
+def _containers(values: Iterable[_Value], kept: Iterable[object]) -> list[object]:
     """The containers among what was read; dictionaries of variables are left out."""
     every = [value.owner() for value in values if value.is_item()]
     every += [obj for value in values if type(obj := value.now()) in _CONTAINERS]
     return [*{id(obj): obj for obj in (*every, *kept) if type(obj) in _CONTAINERS}.values()]
 
 
-def _step(obj: Any, accessor: Accessor) -> Any:
+def _step(obj: Any, accessor: Accessor) -> object:
     """One step of a path, as the guards take it."""
     kind, *key = accessor
     if kind == "attr":

@@ -30,16 +30,16 @@ class OutsideObjects:
         self._kept: list[Any] = []
         """Forgotten objects, kept so that their ids stay unique."""
 
-    def value_of(self, obj: Any) -> SymbolicValue | None:
+    def value_of(self, obj: object) -> SymbolicValue | None:
         """The value that stands for the object so far."""
         known = self._values.get(id(obj))
         return None if known is None else known[1]
 
-    def remember(self, obj: Any, value: SymbolicValue) -> None:
+    def remember(self, obj: object, value: SymbolicValue) -> None:
         """Let `value` stand for `obj` from now on."""
         self._values[id(obj)] = (obj, value)
 
-    def forget(self, obj: Any) -> None:
+    def forget(self, obj: object) -> None:
         """Undo `remember`: the object stands for itself again."""
         self._values.pop(id(obj), None)
         self._kept.append(obj)

@@ -37,7 +37,7 @@ class Variant:
         """Keep the guards with the function that they guard."""
         replacement.__weft_variant__ = Variant(guards.all)
 
-    def change(self, guard_id: Any, state: FrameState) -> Change:
+    def change(self, guard_id: object, state: FrameState) -> Change:
         """Why the guard of this number fails for a frame."""
         if not isinstance(guard_id, int) or not 0 <= guard_id < len(self.guards):
             return Change("", "", "a value that was read", "there", "gone", "",

@@ -33,7 +33,7 @@ def fits(entry: Any, state: FrameState) -> bool:
     return not changes_since([entry], state)
 
 
-def require_fit(entry: Any, state: FrameState) -> None:
+def require_fit(entry: object, state: FrameState) -> None:
     """Raise UnfitGuardError if a guard of the new entry fails for the frame it was made from.
 
     The guards are over the state at the frame's entry: the replacement must not have run yet.

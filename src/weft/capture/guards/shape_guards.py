@@ -182,7 +182,7 @@ def _bound(symbol: Expr, comparison: str, limit: int) -> SizeCondition:
         lambda slots: (("slot", slots[symbol]), ("const", limit), comparison))
 
 
-def _link(source: Any, value: IntExpr | FloatSymbol) -> SizeCondition:
+def _link(source: object, value: IntExpr | FloatSymbol) -> SizeCondition:
     """The condition that the number at `source` equals `value`."""
     slot = _slot(source)
     if isinstance(value, FloatSymbol):
@@ -197,7 +197,7 @@ def _symbol_slots(tx: Interpreter, conditions: list[SizeCondition]) -> dict[Any,
     return {s: _slot(places[0]) for s, places in tx.shapes.sources.items() if s in used}
 
 
-def _slot(source: Any) -> int:
+def _slot(source: object) -> int:
     assert isinstance(source, Source)
     return source.collect()
 

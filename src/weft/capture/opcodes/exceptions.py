@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from weft.capture.core.base import MISSING, HandledMarker, SymbolicValue
 from weft.capture.core.breaks import ObservedException, graph_break
@@ -94,7 +94,7 @@ def check_exc_match(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.push(boolean(_catches(classes, frame.stack[-1].python_type())))
 
 
-def _catches(classes: Any, kind: type) -> bool:
+def _catches(classes: object, kind: type) -> bool:
     """Whether `except classes` catches exceptions of the kind (metaclasses are not consulted)."""
     if isinstance(classes, tuple):
         return any(_catches(cls, kind) for cls in classes)
@@ -135,7 +135,7 @@ def call_intrinsic_2(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 _PREPARE_RERAISE: Final = 1
 
 
-def _python(tx: Interpreter, function: Any, *args: SymbolicValue) -> SymbolicValue:
+def _python(tx: Interpreter, function: object, *args: SymbolicValue) -> SymbolicValue:
     """A polyfill as a value."""
     return tx.force(tx.call_python(function, [*args]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.core.constant import boolean, constant
@@ -24,7 +24,7 @@ COMPARISONS: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", 
 TO_BOOL: Final = 16 if TABLE.version >= (3, 13) else 0
 
 
-def _register_unary(name: str, function: Any) -> None:
+def _register_unary(name: str, function: object) -> None:
     own = RULES[id(function)][1]
 
     @opcode(name)

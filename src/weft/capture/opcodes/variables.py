@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.capture.bytecode.continuation import is_continuation
 from weft.capture.bytecode.tables import TABLE
@@ -30,7 +30,7 @@ _NO_FREE_VALUE = (
 # -- constants ------------------------------------------------------------------------------------
 
 
-def code_constant(tx: Interpreter, value: Any) -> SymbolicValue:
+def code_constant(tx: Interpreter, value: object) -> SymbolicValue:
     """The value of an item of `co_consts`."""
     if type(value) in _SIMPLE or isinstance(value, type(load_const.__code__)):
         return ConstantValue(value)
@@ -101,7 +101,7 @@ def delete_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     del frame.locals[ins.argval]
 
 
-def _let_go(frame: Frame, name: str) -> list[Any]:
+def _let_go(frame: Frame, name: str) -> list[object]:
     """Break if freeing what the root frame's variable held has an effect; return that object."""
     value = frame.locals.get(name)
     if value is None or value.source is None or not is_continuation(frame.code):

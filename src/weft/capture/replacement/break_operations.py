@@ -252,7 +252,7 @@ def _pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 
 @cache
-def _unpacking(targets: str) -> Callable[[Any], tuple[Any, ...]]:
+def _unpacking(targets: str) -> Callable[[Any], tuple[object, ...]]:
     """A function that returns what `targets = value` assigns, last first, as the instruction pushes
     it."""
     space: dict[str, Any] = {}
@@ -323,7 +323,7 @@ def _map_add(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 # -- with -----------------------------------------------------------------------------------------
 
 
-def _call_enter(manager: Any) -> tuple[Any, Any]:
+def _call_enter(manager: Any) -> tuple[object, object]:
     """What BEFORE_WITH pushes."""
     with_exit = type(manager).__exit__.__get__(manager, type(manager))
     return with_exit, type(manager).__enter__(manager)
@@ -338,7 +338,7 @@ def _before_with(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     return Operation(1, f"{emit.constant(_call_enter)}({manager})", 2)
 
 
-def _call_exit(leave: Any, error: BaseException) -> Any:
+def _call_exit(leave: Any, error: BaseException) -> object:
     """What WITH_EXCEPT_START pushes: the result of `__exit__` for the exception."""
     return leave(type(error), error, error.__traceback__)
 

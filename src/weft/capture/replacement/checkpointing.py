@@ -38,10 +38,10 @@ class Checkpointed:
         self._kept: dict[CodeType, Any] = {}
         self._run = disable(checkpoint)
 
-    def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, function: Any, *args: Any, **kwargs: Any) -> object:
         return self._run(self._compiled(function), *args, **{"early_stop": False, **kwargs})
 
-    def _compiled(self, function: Any) -> Any:
+    def _compiled(self, function: object) -> Any:
         if is_disabled(function):
             return function
         if isinstance(function, Module) and not _has_hooks(function):
@@ -64,7 +64,7 @@ def runs_checkpoint(code: CodeType) -> bool:
     return code is _CODE
 
 
-def is_checkpoint(function: Any) -> bool:
+def is_checkpoint(function: object) -> bool:
     """Whether it is PyTorch's `checkpoint`."""
     return function is checkpoint
 

@@ -150,7 +150,7 @@ class ReplacementEmitter:
             return value.rebuild(self)
         return f"v[{source.collect()}]"
 
-    def constant(self, obj: Any) -> str:
+    def constant(self, obj: object) -> str:
         """The closure variable of the replacement that holds the object."""
         class_name = self._made_inside(obj) if self.tx.classes.made else None
         if class_name is not None:
@@ -165,7 +165,7 @@ class ReplacementEmitter:
             self.constants[name] = obj
         return name
 
-    def _made_inside(self, obj: Any) -> str | None:
+    def _made_inside(self, obj: object) -> str | None:
         """An expression for a class that the program made or for a member of such an enum, else
         None."""
         recipe = self.tx.classes.made.get(obj) if isinstance(obj, type) else None
@@ -234,7 +234,7 @@ class ReplacementEmitter:
     # -- the function -----------------------------------------------------------------------------
 
     def finish(self, graph: GraphCall | None, inputs: list[GraphInput],
-               code: types.CodeType) -> tuple[Callable[[list[Any]], Any], str]:
+               code: types.CodeType) -> tuple[Callable[[list[Any]], object], str]:
         """The replacement function of the code, and its source: first the graph call, then the
         emitted lines."""
         early = [] if graph is None or self._may_run_eagerly() else (

@@ -16,7 +16,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from weft import _frame
 from weft.capture.bytecode import PerCode
@@ -103,7 +103,7 @@ def _passing_on(frame: Frame) -> types.FunctionType:
     return types.FunctionType(code, frame.globals.original)
 
 
-def _pass_on(function: Callable[..., Any], *arguments: Any) -> Any:
+def _pass_on(function: Callable[..., object], *arguments: object) -> object:
     return function(*arguments)
 
 

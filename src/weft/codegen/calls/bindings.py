@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import BuiltinFunctionType
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ from weft._torch import OpOverload, function_spaces
 
 
 @cache
-def binding_of(op: Any) -> Callable[..., Any] | None:
+def binding_of(op: object) -> Callable[..., object] | None:
     """The binding that makes exactly the calls of `op`; None if there is none.
 
     There is none for factories, whose bindings choose some arguments themselves, for operators with
@@ -43,7 +42,7 @@ def binding_of(op: Any) -> Callable[..., Any] | None:
     return next((f for f in candidates if isinstance(f, BuiltinFunctionType)), None)
 
 
-def _may_be_meant(packet: Any, overload: str) -> bool:
+def _may_be_meant(packet: object, overload: str) -> bool:
     """Whether a call of the binding could be one of this overload: it writes to no argument, and
     dimensions have no names."""
     schema: torch.FunctionSchema = getattr(packet, overload)._schema

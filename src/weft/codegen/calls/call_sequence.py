@@ -39,7 +39,7 @@ class CallSequence:
         """The whole function."""
         return "def call(args):\n" + "".join(f"    {line}\n" for line in self.lines)
 
-    def name(self, prefix: str, item: Any) -> str:
+    def name(self, prefix: str, item: object) -> str:
         """A global name for an object (the same name for the same object)."""
         key = prefix, id(item)  # the scope keeps the object
         if key not in self._names:

@@ -18,8 +18,8 @@ import math
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from weft.codegen.calls.call_sequence import CallSequence
 from weft.codegen.calls.library_calls import spell, spell_call, spell_write
@@ -48,7 +48,7 @@ def write_calls(
     lowered: GraphLowering,
     schedule: Schedule,
     plan: MemoryPlan,
-    kernels: dict[int, tuple[Kernel, Any]],
+    kernels: Mapping[int, tuple[Kernel, object]],
 ) -> CallSequence:
     """The call sequence; `kernels` has the kernel and the compiled callable of each group, by its
     id."""
@@ -230,14 +230,14 @@ def _call(
     spell_write(sequence, call, f"{result.name}.data" if is_input else result.name)
 
 
-def _launch(sequence: CallSequence, kernel: Kernel, compiled: Any) -> None:
+def _launch(sequence: CallSequence, kernel: Kernel, compiled: object) -> None:
     sequence.scope[kernel.name] = compiled
     arguments = [b.name for b in kernel.buffers] + [str(s) for s in kernel.sizes]
     origin = f"  # {'; '.join(kernel.origins[-2:])}" if kernel.origins else ""
     sequence.lines.append(f"{kernel.name}({', '.join(arguments)}){origin}")
 
 
-def _result(sequence: CallSequence, item: Any) -> str:
+def _result(sequence: CallSequence, item: object) -> str:
     if isinstance(item, Value):
         return sequence.tensor(item.realize(), exact=True)
     if isinstance(item, (Expr, *SYMBOLIC_FLOATS)):

@@ -124,7 +124,7 @@ def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
 
 
 def _spell(
-    sequence: CallSequence, call: ExternCall, function: Any, first: Sequence[str] = ()
+    sequence: CallSequence, call: ExternCall, function: object, first: Sequence[str] = ()
 ) -> str:
     """A call with the arguments of `call`, the first of them replaced by `first`."""
     name = sequence.name(_short_name(function), function)
@@ -133,7 +133,7 @@ def _spell(
     return f"{name}({', '.join(arguments)})"
 
 
-def _short_name(op: Any) -> str:
+def _short_name(op: object) -> str:
     return str(getattr(op, "__name__", op)).replace(".", "_").removesuffix("_default")
 
 
@@ -166,7 +166,7 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
     return laid_out(tensor, strides)
 
 
-def spell(sequence: CallSequence, item: Any) -> str:
+def spell(sequence: CallSequence, item: object) -> str:
     """An argument as Python source."""
     if isinstance(item, Value):
         return sequence.tensor(item.realize())

@@ -146,7 +146,7 @@ def _checks_of_places(op: OpOverload, arguments: Any, shape: Any) -> Iterator[Pl
         yield None
 
 
-def _check(places: Any, size: IntExpr, *, wraps: bool) -> PlaceCheck | None:
+def _check(places: object, size: IntExpr, *, wraps: bool) -> PlaceCheck | None:
     if not isinstance(places, Value) or places.dtype not in (torch.int64, torch.int32):
         return None
     return PlaceCheck(places.realize().buffer.name, size, wraps)

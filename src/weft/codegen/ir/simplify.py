@@ -94,7 +94,7 @@ def _compare(function: Callable[[Any, Any], bool]) -> Rule:
 
 
 def _arithmetic(
-    function: Callable[[Any, Any], Any], left_unit: Any, right_unit: Any, float_unit: Any
+    function: Callable[[Any, Any], Any], left_unit: object, right_unit: object, float_unit: object
 ) -> Rule:
     """Folding for integers; dropping a unit on either side (for floats only `float_unit`)."""
 
@@ -112,7 +112,7 @@ def _arithmetic(
     return rule
 
 
-def _is_negative_zero(value: Any) -> bool:
+def _is_negative_zero(value: object) -> bool:
     return isinstance(value, float) and str(value) == "-0.0"
 
 

@@ -104,7 +104,7 @@ def convolution(
 
 
 def _library_call(
-    cx: LoweringContext, x: Value, weight: Value, bias: Value | None, options: tuple[Any, ...]
+    cx: LoweringContext, x: Value, weight: Value, bias: Value | None, options: tuple[object, ...]
 ) -> Value:
     [result] = call_aten(cx, (x, weight, bias, *options), {}, [0], False)
     cx.graph.extern_ops.append(str(cx.target))
@@ -113,7 +113,7 @@ def _library_call(
 
 
 def _with_bias_added(
-    cx: LoweringContext, x: Value, weight: Value, bias: Value, options: tuple[Any, ...]
+    cx: LoweringContext, x: Value, weight: Value, bias: Value, options: tuple[object, ...]
 ) -> Value:
     """The convolution, then its bias as a pointwise addition."""
     result = _library_call(cx, x, weight, None, options)

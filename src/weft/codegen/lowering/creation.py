@@ -26,7 +26,7 @@ from weft.shapes.algebra.expr import Expr, IntExpr
 aten = torch.ops.aten
 
 
-def constant(cx: LoweringContext, number: Any) -> Value:
+def constant(cx: LoweringContext, number: object) -> Value:
     """A tensor full of one number."""
     scalar = compute_type(from_torch(cx.dtype))
     if isinstance(number, Expr):
@@ -42,27 +42,27 @@ def constant(cx: LoweringContext, number: Any) -> Value:
 
 
 @lowering(aten.full.default, aten.full_like.default, aten.new_full.default)
-def full(cx: LoweringContext, first: Any, second: Any, *rest: Any, **_: Any) -> Value:
+def full(cx: LoweringContext, first: object, second: object, *rest: object, **_: object) -> Value:
     return constant(cx, rest[0] if rest else second)
 
 
 @lowering(aten.fill.Scalar, aten.fill.Tensor)
-def fill(cx: LoweringContext, x: Value, number: Any) -> Value:
+def fill(cx: LoweringContext, x: Value, number: object) -> Value:
     return constant(cx, number)
 
 
 @lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
-def zeros(cx: LoweringContext, *_: Any, **__: Any) -> Value:
+def zeros(cx: LoweringContext, *_: object, **__: object) -> Value:
     return constant(cx, 0)
 
 
 @lowering(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def ones(cx: LoweringContext, *_: Any, **__: Any) -> Value:
+def ones(cx: LoweringContext, *_: object, **__: object) -> Value:
     return constant(cx, 1)
 
 
 @lowering(aten.scalar_tensor.default)
-def scalar_tensor(cx: LoweringContext, number: Any, **_: Any) -> Value:
+def scalar_tensor(cx: LoweringContext, number: object, **_: object) -> Value:
     return constant(cx, number)
 
 
@@ -72,13 +72,15 @@ NUMBER_OPERATORS.update((
 
 
 @lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
-def arange(cx: LoweringContext, *bounds: Any, **_: Any) -> Value:
+def arange(cx: LoweringContext, *bounds: object, **_: object) -> Value:
     start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
     return iota(cx, start, step)
 
 
 @lowering(torch.ops.prims.iota.default)
-def prims_iota(cx: LoweringContext, length: Any, *, start: Any, step: Any, **_: Any) -> Value:
+def prims_iota(
+    cx: LoweringContext, length: object, *, start: object, step: object, **_: object
+) -> Value:
     return iota(cx, start, step)
 
 
@@ -99,7 +101,7 @@ def iota(cx: LoweringContext, start: Any, step: Any) -> Value:
 
 
 @lowering(aten.eye.default, aten.eye.m)
-def eye(cx: LoweringContext, *_: Any, **__: Any) -> Value:
+def eye(cx: LoweringContext, *_: object, **__: object) -> Value:
     scalar = compute_type(from_torch(cx.dtype))
 
     def formula(em: Emitter, index: Index) -> Node:

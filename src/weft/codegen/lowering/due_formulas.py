@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 from torch.fx import Node
 
@@ -56,7 +56,7 @@ class DueFormulas:
             for operand in node.all_input_nodes:
                 self._waiting.pop(operand, None)
 
-    def add(self, node: Node, value: Value, environment: Mapping[Node, Any]) -> None:
+    def add(self, node: Node, value: Value, environment: Mapping[Node, object]) -> None:
         """Record the formula of `node` if it frees more than it takes."""
         if len(node.users) == 1 and not isinstance(value.impl, Strided):
             freed, allocated = _freed_bytes(node, environment, _DEPTH), estimated_bytes(value)
@@ -72,7 +72,7 @@ class DueFormulas:
                 waiting.value.realize()
 
 
-def _freed_bytes(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
+def _freed_bytes(node: Node, environment: Mapping[Node, object], depth: int) -> int:
     """The bytes computed by the graph that only the formula of `node` reads."""
     freed = 0
     for operand in node.all_input_nodes if depth else ():
@@ -86,7 +86,7 @@ def _freed_bytes(node: Node, environment: Mapping[Node, Any], depth: int) -> int
     return freed
 
 
-def _is_view(node: Node, value: Value, environment: Mapping[Node, Any]) -> bool:
+def _is_view(node: Node, value: Value, environment: Mapping[Node, object]) -> bool:
     """Whether it is a view of an operand's memory."""
     operands = (environment[operand] for operand in node.all_input_nodes)
     return any(isinstance(o, Value) and o.buffer() is value.buffer() for o in operands)

@@ -35,7 +35,7 @@ PRODUCTS: Final = frozenset({aten.mm.default, aten.addmm.default})
 
 
 def absorbed(
-    node: Node, args: tuple[Any, ...], keywords: dict[str, Any], own: Origin
+    node: Node, args: tuple[object, ...], keywords: dict[str, Any], own: Origin
 ) -> Value | None:
     """The activation's result if the product before it can apply it, else None."""
     if node.target not in EPILOGUES or not isinstance(args[0], Value):

@@ -7,7 +7,7 @@ ATen may choose others).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft._torch import is_collective
@@ -17,7 +17,8 @@ from weft.shapes.unbacked import Binding
 
 
 def call_aten(
-    cx: LoweringContext, args: tuple[Any, ...], keywords: dict[str, Any], wanted: list[int | None],
+    cx: LoweringContext, args: tuple[object, ...], keywords: Mapping[str, object],
+    wanted: list[int | None],
     is_tuple: bool, binds: tuple[Binding, ...] = (), *, must_run: bool = False,
 ) -> list[Value | None]:
     """Record the call; returns one `Value` for each wanted result (`wanted`: its number among the
@@ -59,7 +60,7 @@ def _realise(value: Value, reads: list[Buffer]) -> Value:
     return value
 
 
-def map_values(item: Any, function: Callable[[Value], Any]) -> Any:
+def map_values(item: object, function: Callable[[Value], object]) -> Any:
     """Apply `function` to the values inside nested lists, tuples and dicts."""
     if isinstance(item, Value):
         return function(item)

@@ -14,7 +14,7 @@ import itertools
 import operator
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, final
@@ -138,7 +138,9 @@ class GraphLowering:
 
     # -- nodes -----------------------------------------------------------------------------------
 
-    def _placeholder(self, node: Node, environment: dict[Node, Any], gm: GraphModule) -> Any:
+    def _placeholder(
+        self, node: Node, environment: Mapping[Node, object], gm: GraphModule
+    ) -> object:
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             number = to_number(value)
@@ -164,14 +166,14 @@ class GraphLowering:
     def _in_memory(self, buffer: Buffer) -> Value:
         return Value(buffer.shape, buffer.dtype, strided_of(buffer), buffer.device, self)
 
-    def _attribute(self, node: Node, environment: dict[Node, Any], gm: GraphModule) -> Value:
+    def _attribute(self, node: Node, environment: Mapping[Node, object], gm: GraphModule) -> Value:
         tensor = operator.attrgetter(str(node.target))(gm)
         name = f"const{len(self.constants)}"
         self.constants[name] = tensor
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         return self._in_memory(Buffer(name, tensor.dtype, shape, strides, tensor.device))
 
-    def _call(self, node: Node, environment: dict[Node, Any], gm: GraphModule) -> Any:
+    def _call(self, node: Node, environment: Mapping[Node, object], gm: GraphModule) -> Any:
         if node.target is operator.getitem:
             return environment[node.args[0]][node.args[1]]  # type: ignore[index]
         value = node.meta["val"]
@@ -211,7 +213,7 @@ class GraphLowering:
             call_aten(_context(self, node, []), args, keywords, [], False, binds(node))
 
     def _lower(
-        self, node: Node, value: Any, args: Any, keywords: Any, *, by_aten: bool
+        self, node: Node, value: object, args: Any, keywords: Any, *, by_aten: bool
     ) -> Any:
         results = list(value) if isinstance(value, (list, tuple)) else [value]
         tensors = [v for v in results if isinstance(v, torch.Tensor)]
@@ -262,7 +264,7 @@ class GraphLowering:
         for position in sorted(delayed, reverse=True):
             self.definitions[position:position] = delayed[position]
 
-    def _output(self, item: Any, environment: dict[Node, Any]) -> Any:
+    def _output(self, item: object, environment: Mapping[Node, object]) -> object:
         """An output: a strided value, a number or a constant."""
         if not isinstance(item, Node):
             return to_number(item) if isinstance(item, (torch.SymInt, torch.SymFloat)) else item
@@ -410,7 +412,7 @@ def _facts_of(gm: GraphModule) -> Facts | None:
     return None
 
 
-def _numbers_in(value: Any) -> Iterator[Any]:
+def _numbers_in(value: object) -> Iterator[object]:
     """The sizes and strides of the tensors in a node's value, and its numbers."""
     for item in value if isinstance(value, (list, tuple)) else (value,):
         yield from extents(item) if isinstance(item, torch.Tensor) else (item,)
@@ -456,7 +458,7 @@ def _origins(node: Node) -> tuple[Origin, ...]:
     return (Origin(name, next(own, stack[-1])),)  # the user's line, not torch.nn.functional's
 
 
-def _tensor_numbers(node: Node, results: list[Any]) -> list[int | None]:
+def _tensor_numbers(node: Node, results: Sequence[object]) -> list[int | None]:
     """For each result its number among the tensors; None if it is no tensor or is never read.
 
     An operator may return nothing where its schema promises a tensor that only a backward pass
@@ -507,7 +509,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _lookup(item: Any, environment: dict[Node, Any]) -> Any:
+def _lookup(item: object, environment: Mapping[Node, object]) -> Any:
     """The arguments with nodes replaced by their values and symbolic numbers by expressions."""
     if isinstance(item, Node):
         return environment[item]
@@ -527,7 +529,7 @@ def _takes(node: Node, args: Any, keywords: Any) -> bool:
     return node.target in NUMBER_OPERATORS or not numbers
 
 
-def to_number(value: Any) -> IntExpr | FloatValue | None:
+def to_number(value: object) -> IntExpr | FloatValue | None:
     """A Python or symbolic number as an expression; None for anything else."""
     if isinstance(value, (int, torch.SymInt)):
         return to_expr(value)
@@ -539,7 +541,7 @@ def to_expr(value: Any) -> IntExpr:
     return factored_expr_of(value) if isinstance(value, torch.SymInt) else int(value)
 
 
-def to_shape(sizes: Sequence[Any]) -> Shape:
+def to_shape(sizes: Sequence[object]) -> Shape:
     """Sizes as expressions."""
     return tuple(to_expr(n) if type(n) is not int else n for n in sizes)
 

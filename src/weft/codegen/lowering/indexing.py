@@ -55,7 +55,9 @@ def _is_small_part(picked: IntExpr, all_elements: IntExpr) -> bool:
 
 
 @lowering(aten.embedding.default)
-def embedding(cx: LoweringContext, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
+def embedding(
+    cx: LoweringContext, weight: Value, indices: Value, *_: object, **__: object
+) -> Value:
     rank = len(indices.shape)
     _prepare_source(cx, weight)
 
@@ -83,7 +85,7 @@ def index_select(cx: LoweringContext, x: Value, dim: int, indices: Value) -> Val
 
 
 @lowering(aten.gather.default)
-def gather(cx: LoweringContext, x: Value, dim: int, indices: Value, **_: Any) -> Value:
+def gather(cx: LoweringContext, x: Value, dim: int, indices: Value, **_: object) -> Value:
     if not x.shape or not indices.shape:
         raise NotLowered("gather of scalars")
     dim = normalize_dim(dim, len(x.shape))
@@ -258,7 +260,7 @@ def stack(cx: LoweringContext, tensors: list[Value], dim: int = 0) -> Value:
 
 
 @lowering(aten.constant_pad_nd.default)
-def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) -> Value:
+def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: object = 0) -> Value:
     before: list[IntExpr] = [0] * len(x.shape)
     for k in range(len(pad) // 2):
         before[len(x.shape) - 1 - k] = pad[2 * k]
@@ -280,7 +282,7 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
 @lowering(aten.slice_scatter.default)
 def slice_scatter(
     cx: LoweringContext, x: Value, source: Value, dim: int = 0, start: Any = None,
-    end: Any = None, step: int = 1,
+    end: object = None, step: int = 1,
 ) -> Value:
     """The tensor with the elements of a slice replaced by another tensor's."""
     dim = normalize_dim(dim, len(x.shape))
@@ -334,7 +336,7 @@ def _replace_where(
     aten.upsample_nearest1d.default, aten.upsample_nearest2d.default,
     aten.upsample_nearest3d.default,
 )
-def upsample_nearest(cx: LoweringContext, x: Value, size: Any, *scales: Any) -> Value:
+def upsample_nearest(cx: LoweringContext, x: Value, size: object, *scales: Any) -> Value:
     spatial = x.shape[2:]
     factors = whole_factors(spatial, cx.shape[2:], scales)
     ratios = None if factors else _ratios(cx, spatial, scales)
@@ -385,7 +387,7 @@ def _scaled(em: Emitter, position: IntExpr, ratio: float, size: IntExpr) -> IntE
 
 
 @lowering(aten.roll.default)
-def roll(cx: LoweringContext, x: Value, shifts: Any, dims: Any = ()) -> Value:
+def roll(cx: LoweringContext, x: Value, shifts: object, dims: Any = ()) -> Value:
     shifts = [shifts] if not isinstance(shifts, (list, tuple)) else list(shifts)
     dims = [dims] if isinstance(dims, int) else list(dims)
     if not dims or any(not isinstance(s, int) for s in shifts):

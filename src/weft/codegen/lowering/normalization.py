@@ -40,7 +40,7 @@ def _shift(cx: LoweringContext, x: Value, dim: int) -> tuple[Value, tuple[int, .
 
 
 @lowering(aten._softmax.default, aten.softmax.int)
-def softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+def softmax(cx: LoweringContext, x: Value, dim: int, *_: object, **__: object) -> Value:
     shifted, axes, wide = _shift(cx, x, dim)
     powers = cx.pointwise(exp, shifted, dtype=wide, shape=x.shape)
     total = reduce_value(cx, "sum", powers, axes, True, dtype=wide)
@@ -48,14 +48,14 @@ def softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Valu
 
 
 @lowering(aten._log_softmax.default, aten.log_softmax.int)
-def log_softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+def log_softmax(cx: LoweringContext, x: Value, dim: int, *_: object, **__: object) -> Value:
     shifted, axes, wide = _shift(cx, x, dim)
     total = reduce_value(cx, "sum", shifted, axes, True, dtype=wide, prepare=exp, finish=log)
     return cx.pointwise(lambda u, s: u - s, shifted, total, compute=wide)
 
 
 @lowering(aten._softmax_backward_data.default)
-def softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: Any) -> Value:
+def softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: object) -> Value:
     axes = (normalize_dim(dim, len(y.shape)),)
     wide = compute_dtype(y.dtype)
     product = cx.pointwise(lambda g, u: g * u, grad, y, dtype=wide)
@@ -64,7 +64,9 @@ def softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype
 
 
 @lowering(aten._log_softmax_backward_data.default)
-def log_softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: Any) -> Value:
+def log_softmax_backward(
+    cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: object
+) -> Value:
     axes = (normalize_dim(dim, len(y.shape)),)
     wide = compute_dtype(y.dtype)
     cx.share(grad)
@@ -109,7 +111,8 @@ def _like(cx: LoweringContext, position: int, x: Value) -> Value:
 
 @lowering(aten.native_layer_norm.default)
 def layer_norm(
-    cx: LoweringContext, x: Value, normalized: list[Any], weight: Value | None, bias: Value | None,
+    cx: LoweringContext, x: Value, normalized: Sequence[object], weight: Value | None,
+    bias: Value | None,
     eps: float
 ) -> list[Value]:
     if any(p is not None and p.shape != tuple(normalized) for p in (weight, bias)):

@@ -325,7 +325,7 @@ _TABLE: Final[dict[Any, tuple[str, Body]]] = {
 }
 
 
-def _register(operator: Any, rule: str, body: Body) -> None:
+def _register(operator: object, rule: str, body: Body) -> None:
     def lower(cx: LoweringContext, *operands: Any) -> Value:
         compute = common_type(operands) if rule == COMMON else None
         if compute is not None and not is_supported(compute):
@@ -378,7 +378,7 @@ def common_type(operands: Any) -> torch.dtype:
 # --- operators with more to them than a table entry
 
 
-def _scaled(cx: LoweringContext, alpha: Any) -> Body:
+def _scaled(cx: LoweringContext, alpha: object) -> Body:
     """Multiplication by a Python scalar, omitted for 1."""
     number = number_value(cx, alpha)
     if isinstance(number, Value):
@@ -389,19 +389,25 @@ def _scaled(cx: LoweringContext, alpha: Any) -> Body:
 
 
 @lowering(aten.add.Tensor, aten.add.Scalar)
-def add(cx: LoweringContext, x: Any, y: Any, scalar_alpha: Any = 1, *, alpha: Any = 1) -> Value:
+def add(
+    cx: LoweringContext, x: Any, y: Any, scalar_alpha: object = 1, *, alpha: object = 1
+) -> Value:
     scale = _scaled(cx, alpha if scalar_alpha == 1 else scalar_alpha)
     return cx.pointwise(lambda u, v: _add(u, scale(v)), x, y)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
-def sub(cx: LoweringContext, x: Any, y: Any, scalar_alpha: Any = 1, *, alpha: Any = 1) -> Value:
+def sub(
+    cx: LoweringContext, x: Any, y: Any, scalar_alpha: object = 1, *, alpha: object = 1
+) -> Value:
     scale = _scaled(cx, alpha if scalar_alpha == 1 else scalar_alpha)
     return cx.pointwise(lambda u, v: u - scale(v), x, y)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(cx: LoweringContext, x: Any, y: Any, scalar_alpha: Any = 1, *, alpha: Any = 1) -> Value:
+def rsub(
+    cx: LoweringContext, x: object, y: object, scalar_alpha: object = 1, *, alpha: object = 1
+) -> Value:
     return sub(cx, y, x, alpha=alpha if scalar_alpha == 1 else scalar_alpha)
 
 
@@ -462,7 +468,7 @@ def _gelu_tanh_backward(grad: Term, x: Term) -> Term:
 
 
 @lowering(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
-def where_(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
+def where_(cx: LoweringContext, condition: Value, x: object, y: object) -> Value:
     chosen = cx.pointwise(_to_bool, condition, dtype=torch.bool, compute=condition.dtype,
                           shape=condition.shape, cost=0)
     return select_by(cx, chosen, x, y)
@@ -492,12 +498,14 @@ def select_by(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
 
 
 @lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(cx: LoweringContext, x: Value, mask: Value, value: Any) -> Value:
+def masked_fill(cx: LoweringContext, x: Value, mask: Value, value: object) -> Value:
     return select_by(cx, mask, value, x)
 
 
 @lowering(aten.clamp.default, aten.clamp.Tensor, aten.hardtanh.default)
-def clamp(cx: LoweringContext, x: Value, low: Any = None, high: Any = None, **named: Any) -> Value:
+def clamp(
+    cx: LoweringContext, x: Value, low: object = None, high: object = None, **named: object
+) -> Value:
     low, high = named.get("min", low), named.get("max", high)
     if cx.target is aten.hardtanh.default:
         low, high = -1.0 if low is None else low, 1.0 if high is None else high
@@ -513,12 +521,12 @@ def _bounded(cx: LoweringContext, name: str, x: Value, bound: Any) -> Value:
 
 
 @lowering(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(cx: LoweringContext, x: Value, low: Any) -> Value:
+def clamp_min(cx: LoweringContext, x: Value, low: object) -> Value:
     return _bounded(cx, "maximum", x, low)
 
 
 @lowering(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(cx: LoweringContext, x: Value, high: Any) -> Value:
+def clamp_max(cx: LoweringContext, x: Value, high: object) -> Value:
     return _bounded(cx, "minimum", x, high)
 
 
@@ -562,7 +570,7 @@ def threshold_backward(cx: LoweringContext, grad: Value, x: Value, threshold: fl
 
 
 @lowering(aten.addcmul.default)
-def addcmul(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
+def addcmul(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: object = 1) -> Value:
     scale = _scaled(cx, value)
     return cx.pointwise(lambda u, v, w: _fused(scale(v), w, u), x, y, z)
 
@@ -573,7 +581,7 @@ def _fused(x: Term, y: Term, z: Term) -> Term:
 
 
 @lowering(aten.addcdiv.default)
-def addcdiv(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
+def addcdiv(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: object = 1) -> Value:
     scale = _scaled(cx, value)
     return cx.pointwise(lambda u, v, w: u + scale(v) / w, x, y, z)
 
@@ -610,7 +618,7 @@ def nan_to_num(
 
 
 @lowering(aten._to_copy.default, aten.to.dtype, aten._to_dense.default)
-def to_copy(cx: LoweringContext, x: Value, *args: Any, **named: Any) -> Value:
+def to_copy(cx: LoweringContext, x: Value, *args: object, **named: object) -> Value:
     if x.device != cx.device:
         raise NotLowered("copy between devices")
     return convert(cx, x, cx.dtype)
@@ -638,7 +646,7 @@ def _rounding_to(dtype: DType) -> Body:
 
 
 @lowering(aten.clone.default, aten.contiguous.default)
-def clone(cx: LoweringContext, x: Value, *, memory_format: Any = None) -> Value:
+def clone(cx: LoweringContext, x: Value, *, memory_format: object = None) -> Value:
     return cx.copy(x)
 
 

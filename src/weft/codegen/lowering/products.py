@@ -9,8 +9,6 @@ costs a tenth of such a product, which then takes half of MKL's time:
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from weft.codegen.lowering.extern import call_aten
@@ -23,7 +21,7 @@ aten = torch.ops.aten
 
 
 @lowering(aten.mm.default, aten.addmm.default)
-def matrix_product(cx: LoweringContext, *operands: Value, **keywords: Any) -> Value:
+def matrix_product(cx: LoweringContext, *operands: Value, **keywords: object) -> Value:
     """The product of a row-major copy of the left matrix, if that is faster."""
     left, right = operands[-2:]
     if keywords or not needs_copy(left.realize(), right.realize()):

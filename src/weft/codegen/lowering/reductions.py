@@ -178,7 +178,7 @@ def _operand_index(
 
 def _simple(kind: str, compute_bool: bool = False) -> Any:
     def lower(
-        cx: LoweringContext, x: Value, dims: Any = None, keepdim: bool = False, **_: Any
+        cx: LoweringContext, x: Value, dims: object = None, keepdim: bool = False, **_: object
     ) -> Value:
         axes = reduced_dims(dims, len(x.shape))
         compute = torch.bool if compute_bool else None
@@ -198,12 +198,16 @@ lowering(aten.all.default, aten.all.dim, aten.all.dims)(_simple("all", compute_b
 
 
 @lowering(aten.prod.default, aten.prod.dim_int)
-def prod(cx: LoweringContext, x: Value, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:
+def prod(
+    cx: LoweringContext, x: Value, dim: object = None, keepdim: bool = False, **_: object
+) -> Value:
     return reduce_value(cx, "prod", x, reduced_dims(dim, len(x.shape)), keepdim)
 
 
 @lowering(aten.mean.default, aten.mean.dim)
-def mean(cx: LoweringContext, x: Value, dims: Any = None, keepdim: bool = False, **_: Any) -> Value:
+def mean(
+    cx: LoweringContext, x: Value, dims: object = None, keepdim: bool = False, **_: object
+) -> Value:
     return mean_value(cx, x, reduced_dims(dims, len(x.shape)), keepdim)
 
 
@@ -259,7 +263,7 @@ def extremum_with_index(
 
 
 @lowering(aten.logsumexp.default)
-def logsumexp(cx: LoweringContext, x: Value, dims: Any, keepdim: bool = False) -> Value:
+def logsumexp(cx: LoweringContext, x: Value, dims: object, keepdim: bool = False) -> Value:
     if not x.dtype.is_floating_point:
         raise NotLowered("logsumexp of integers")
     axes = reduced_dims(dims, len(x.shape))
@@ -278,7 +282,7 @@ def logsumexp(cx: LoweringContext, x: Value, dims: Any, keepdim: bool = False) -
 
 @lowering(aten.linalg_vector_norm.default)
 def vector_norm(
-    cx: LoweringContext, x: Value, order: float = 2, dims: Any = None, keepdim: bool = False, *,
+    cx: LoweringContext, x: Value, order: float = 2, dims: object = None, keepdim: bool = False, *,
     dtype: torch.dtype | None = None,
 ) -> Value:
     if not x.dtype.is_floating_point or not isinstance(order, int | float):

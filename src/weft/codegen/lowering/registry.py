@@ -47,7 +47,7 @@ class NotLowered(Exception):
 F = TypeVar("F", bound=Lowering)
 
 
-def lowering(*operators: Any) -> Callable[[F], F]:
+def lowering(*operators: object) -> Callable[[F], F]:
     """Register a lowering for operators."""
 
     def register(function: F) -> F:
@@ -75,7 +75,7 @@ def is_channels_last(shape: Shape, strides: Shape | None) -> bool:
     return all(n == 1 or have == wanted for n, have, wanted in pairs)
 
 
-def _layout_of_images(operands: Sequence[Any], shape: Shape) -> Shape | None:
+def _layout_of_images(operands: Sequence[object], shape: Shape) -> Shape | None:
     """Channels-last strides if an operand of the result's shape has that layout, else None."""
     for value in operands:
         if isinstance(value, Value) and value.shape == shape and in_channels_last(value):
@@ -186,7 +186,7 @@ class LoweringContext:
         return known
 
 
-def number_value(cx: LoweringContext, operand: Any) -> Any:
+def number_value(cx: LoweringContext, operand: object) -> Any:
     """A symbolic float as a double in memory, made once per graph; other operands as they are."""
     if not isinstance(operand, SYMBOLIC_FLOATS):
         return operand
@@ -196,7 +196,7 @@ def number_value(cx: LoweringContext, operand: Any) -> Any:
     return numbers[operand]
 
 
-def _joint_origins(operands: Sequence[Any], own: tuple[Origin, ...]) -> tuple[Origin, ...]:
+def _joint_origins(operands: Sequence[object], own: tuple[Origin, ...]) -> tuple[Origin, ...]:
     """The origins of a formula: its operands' formulas, then itself; the latest eight."""
     origins: dict[Origin, None] = {}
     for operand in operands:
@@ -206,7 +206,7 @@ def _joint_origins(operands: Sequence[Any], own: tuple[Origin, ...]) -> tuple[Or
     return tuple(origins)[-8:]
 
 
-def cost_of(*operands: Any) -> tuple[int, int]:
+def cost_of(*operands: object) -> tuple[int, int]:
     """The operators and the loads of the values among the operands."""
     cost = reads = 0
     for operand in operands:
@@ -219,7 +219,7 @@ def cost_of(*operands: Any) -> tuple[int, int]:
     return cost, reads
 
 
-def _reader(operand: Any, scalar: str, shape: Shape) -> Callable[[Emitter, Index], Node]:
+def _reader(operand: object, scalar: str, shape: Shape) -> Callable[[Emitter, Index], Node]:
     """A function that returns an operand's node, converted to the compute type `scalar`."""
     if isinstance(operand, Value):
         return _value_reader(operand, scalar, len(shape))

@@ -8,7 +8,7 @@ therefore moved to rows first (by a kernel that fuses with what comes before).
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -30,7 +30,7 @@ DEVICES = frozenset({"cuda"})
     aten.cumsum.default, aten.cumprod.default, aten.cummax.default, aten.cummin.default,
     aten.logcumsumexp.default,
 )
-def scan(cx: LoweringContext, x: Value, dim: int, **keywords: Any) -> Value | list[Value]:
+def scan(cx: LoweringContext, x: Value, dim: int, **keywords: object) -> Value | list[Value]:
     rank = len(x.shape)
     if x.device.type not in DEVICES or rank < 2 or (dim := normalize_dim(dim, rank)) == rank - 1:
         raise NotLowered("a call of ATen's scan")

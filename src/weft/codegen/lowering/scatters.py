@@ -12,7 +12,7 @@ its own. A kernel over the *source* changes it point after point, in the order o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 
@@ -76,7 +76,7 @@ def _along(indices: Value, dim: int, size: IntExpr, at: Callable[[Index], Index]
 
 @lowering(aten.index_add.default)
 def index_add(
-    cx: LoweringContext, x: Value, dim: int, indices: Value, source: Value, *, alpha: Any = 1
+    cx: LoweringContext, x: Value, dim: int, indices: Value, source: Value, *, alpha: object = 1
 ) -> Value:
     _check(cx, x, indices)
     if alpha != 1:
@@ -161,7 +161,7 @@ def index_put(
 
 @lowering(aten.embedding_dense_backward.default)
 def embedding_dense_backward(
-    cx: LoweringContext, grad: Value, indices: Value, rows: IntExpr, padding: Any,
+    cx: LoweringContext, grad: Value, indices: Value, rows: IntExpr, padding: object,
     scale_by_frequency: bool,
 ) -> Value:
     """The gradients of an embedding's rows, summed up; none for the row of the padding."""

@@ -189,7 +189,8 @@ def _combine_pieces(
     aten.std.default,
 )
 def var(
-    cx: LoweringContext, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *,
+    cx: LoweringContext, x: Value, dims: object = None, unbiased: Any = None,
+    keepdim: bool = False, *,
     correction: float | None = None,
 ) -> Value:
     if isinstance(dims, bool):  # the .default overloads: (x, unbiased)
@@ -208,7 +209,7 @@ def _correction(unbiased: bool | None, correction: float | None) -> float:
 
 @lowering(aten.var_mean.correction, aten.std_mean.correction)
 def var_mean(
-    cx: LoweringContext, x: Value, dims: Any = None, *, correction: float | None = None,
+    cx: LoweringContext, x: Value, dims: object = None, *, correction: float | None = None,
     keepdim: bool = False,
 ) -> list[Value]:
     axes = reduced_dims(dims, len(x.shape))

@@ -255,12 +255,12 @@ def t(cx: LoweringContext, x: Value) -> Value:
     aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
     aten.flatten.using_ints, aten.unflatten.int,
 )
-def reshape(cx: LoweringContext, x: Value, *_: Any) -> Value:
+def reshape(cx: LoweringContext, x: Value, *_: object) -> Value:
     return reshaped(x, cx.shape)
 
 
 @lowering(aten.expand.default)
-def expand(cx: LoweringContext, x: Value, *_: Any, implicit: bool = False) -> Value:
+def expand(cx: LoweringContext, x: Value, *_: object, implicit: bool = False) -> Value:
     return x.view(cx.shape, Expand(x.shape, cx.shape))
 
 
@@ -271,7 +271,8 @@ def alias(cx: LoweringContext, x: Value) -> Value:
 
 @lowering(aten.slice.Tensor)
 def slice_(
-    cx: LoweringContext, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    cx: LoweringContext, x: Value, dim: int = 0, start: Any = None, end: object = None,
+    step: int = 1
 ) -> Value:
     dim = normalize_dim(dim, len(x.shape))
     first = cx.clamp_start(start, x.shape[dim])

@@ -47,7 +47,7 @@ Place: TypeAlias = tuple[IntExpr, IntExpr]
 
 @lowering(aten.avg_pool2d.default, aten.avg_pool3d.default)
 def average_pool(
-    cx: LoweringContext, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
+    cx: LoweringContext, x: Value, kernel: object, stride: object = None, padding: object = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Value:
     windows = _windows(cx, x, kernel, stride, padding, 1, ceil_mode)
@@ -55,7 +55,7 @@ def average_pool(
 
 
 @lowering(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
-def adaptive_average_pool(cx: LoweringContext, x: Value, output: Any) -> Value:
+def adaptive_average_pool(cx: LoweringContext, x: Value, output: object) -> Value:
     uneven = any(
         isinstance(n, int) and isinstance(m, int) and n % m
         for n, m in zip(x.shape[2:], cx.shape[2:], strict=False))
@@ -100,7 +100,7 @@ def _total(
     aten.upsample_nearest3d_backward.default,
 )
 def upsample_nearest_backward(
-    cx: LoweringContext, gradient: Value, size: Any, source: Any, *scales: Any
+    cx: LoweringContext, gradient: Value, size: object, source: object, *scales: Any
 ) -> Value:
     """Each element adds the gradients of its copies."""
     factors = tuple(whole_factors(cx.shape[2:], gradient.shape[2:], scales))
@@ -113,14 +113,14 @@ def upsample_nearest_backward(
 
 @lowering(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def max_pool(
-    cx: LoweringContext, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
-    dilation: Any = 1, ceil_mode: bool = False,
+    cx: LoweringContext, x: Value, kernel: object, stride: object = None, padding: object = 0,
+    dilation: object = 1, ceil_mode: bool = False,
 ) -> list[Value]:
     return _largest(cx, x, _windows(cx, x, kernel, stride, padding, dilation, ceil_mode))
 
 
 @lowering(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
-def adaptive_max_pool(cx: LoweringContext, x: Value, output: Any) -> list[Value]:
+def adaptive_max_pool(cx: LoweringContext, x: Value, output: object) -> list[Value]:
     return _largest(cx, x, _adaptive_windows(cx, x, cx.shapes[0]))
 
 
@@ -168,7 +168,7 @@ def _place(x: Value, windows: Windows) -> Any:
     return formula
 
 
-def _place_in_loops(cx: LoweringContext, x: Value, windows: Windows, best: Value) -> Any:
+def _place_in_loops(cx: LoweringContext, x: Value, windows: Windows, best: Value) -> object:
     """As `_place`, given the largest element: the first one that equals it, or the last NaN (the
     smallest of negated positions)."""
     small = windows.offset_type
@@ -193,7 +193,7 @@ def _place_in_loops(cx: LoweringContext, x: Value, windows: Windows, best: Value
 
 @lowering(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
 def average_pool_backward(
-    cx: LoweringContext, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any,
+    cx: LoweringContext, gradient: Value, x: Value, kernel: object, stride: object, padding: object,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Value:
     windows = _windows(cx, x, kernel, stride, padding, 1, ceil_mode)
@@ -234,8 +234,8 @@ def _average_gradient(
     aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default
 )
 def max_pool_backward(
-    cx: LoweringContext, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any,
-    dilation: Any, ceil_mode: bool, indices: Value,
+    cx: LoweringContext, gradient: Value, x: Value, kernel: object, stride: object, padding: object,
+    dilation: object, ceil_mode: bool, indices: Value,
 ) -> Value:
     windows = _windows(cx, x, kernel, stride, padding, dilation, ceil_mode)
     return _largest_gradient(cx, gradient, windows, indices)
@@ -407,7 +407,7 @@ class Windows:
         assert isinstance(size, int)
         return max(((i + 1) * count - 1) // size - i * count // size for i in range(size)) + 1
 
-    def gradient(self, cx: LoweringContext, formula: Any, most: int | None = None) -> Value:
+    def gradient(self, cx: LoweringContext, formula: object, most: int | None = None) -> Value:
         """A gradient with respect to the image, whose elements are in at most that many windows.
 
         On CPUs it has its own kernel if windows advance in steps: it is then unrolled by pieces
@@ -432,7 +432,7 @@ class Windows:
 
     # -- results -------------------------------------------------------------------------------
 
-    def value(self, cx: LoweringContext, formula: Any, result: int) -> Value:
+    def value(self, cx: LoweringContext, formula: object, result: int) -> Value:
         area = math.prod(self.kernel) if self.is_small else 1
         pooled = cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
                          cx.layouts[result])
@@ -480,7 +480,8 @@ def _adaptive_windows(cx: LoweringContext, x: Value, results: Shape) -> Windows:
 
 
 def _windows(
-    cx: LoweringContext, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any,
+    cx: LoweringContext, x: Value, kernel: object, stride: object, padding: object,
+    dilation: object,
     ceil_mode: bool,
 ) -> Windows:
     rank = 3 if "pool3d" in str(cx.target) else 2

@@ -11,7 +11,6 @@ Place in the pipeline: under `schedule.py`, which orders them first and drops wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from weft._torch import OpOverload, runs_as_written
 from weft.codegen.access import Access
@@ -44,7 +43,7 @@ def symbols_of(definition: Definition, accesses: dict[int, Access]) -> frozenset
     return frozenset(needed - own)
 
 
-def _argument_symbols(item: Any) -> Iterator[str]:
+def _argument_symbols(item: object) -> Iterator[str]:
     if isinstance(item, Value):
         placed = item.realize()
         for size in (*placed.shape, *placed.strides, placed.offset):

@@ -186,7 +186,7 @@ class _TwoStep:
             for k in (split.first, split.second)
         )
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: object) -> None:
         sizes = args[self.n_buffers :]
         counts = self.counts(*sizes)
         makers = self.makers.get(counts)

@@ -23,7 +23,7 @@ from weft.shapes.algebra.relation import Condition, and_, eq, or_
 
 Sizes = Sequence[IntExpr]
 
-def eq_known(left: Any, right: Any) -> bool:
+def eq_known(left: object, right: object) -> bool:
     """Whether two sizes are the same expression or number."""
     return left is right or bool(left == right)
 
@@ -43,17 +43,17 @@ def dense_strides(sizes: Sequence[Any], order: Iterable[int]) -> tuple[Any, ...]
     return tuple(strides)
 
 
-def row_major(sizes: Sequence[Any]) -> tuple[Any, ...]:
+def row_major(sizes: Sequence[object]) -> tuple[Any, ...]:
     """Strides of a contiguous tensor."""
     return dense_strides(sizes, range(len(sizes) - 1, -1, -1))
 
 
-def channels_last(sizes: Sequence[Any]) -> tuple[Any, ...]:
+def channels_last(sizes: Sequence[object]) -> tuple[Any, ...]:
     """Strides of an image (batch, channels, pixels) whose channels lie next to each other."""
     return dense_strides(sizes, (1, *range(len(sizes) - 1, 1, -1), 0))
 
 
-def has_strides(sizes: Sequence[Any], strides: Sequence[Any], wanted: Sequence[Any],
+def has_strides(sizes: Sequence[object], strides: Sequence[object], wanted: Sequence[object],
                 same: Callable[[Any, Any], bool] = eq_known) -> bool:
     """Whether elements are laid out as with the wanted strides; those of dimensions of one element,
     and of tensors without elements, do not matter.
@@ -66,7 +66,7 @@ def has_strides(sizes: Sequence[Any], strides: Sequence[Any], wanted: Sequence[A
         for n, stride, want in zip(sizes, strides, wanted, strict=True))
 
 
-def permuted_row_major(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+def permuted_row_major(sizes: Sequence[object], strides: Sequence[object]) -> bool:
     """Whether the strides are those of row-major memory in another order: no gaps, no overlap."""
     step: Any = 1
     rest = [d for d, n in enumerate(sizes) if not eq_known(n, 1)]
@@ -79,7 +79,7 @@ def permuted_row_major(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     return True
 
 
-def suggests_channels_last(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+def suggests_channels_last(sizes: Sequence[object], strides: Sequence[object]) -> bool:
     """Whether PyTorch takes strides, which may leave gaps, for those of an image whose channels lie
     next to each other; ambiguous ones count as row-major.
 

@@ -47,14 +47,14 @@ _rule = registrar(RULES)
 # ------------------------------------------------------------------------------ parts
 
 
-def is_mask(index: Any) -> bool:
+def is_mask(index: object) -> bool:
     """Whether indexing with it gives a size that depends on data."""
     return isinstance(index, torch.Tensor) and index.dtype in _MASKS
 
 
 def _new(
     mode: FakeTensorMode, like: FakeTensor, size: Sequence[Any], dtype: torch.dtype,
-    stride: Sequence[Any] | None = None,
+    stride: Sequence[object] | None = None,
 ) -> FakeTensor:
     """A fresh tensor on the device of `like`, row-major unless `stride` is given."""
     if stride is None:
@@ -65,9 +65,9 @@ def _new(
 
 
 def _count(
-    context: ShapeContext, origin: str, most: Any, key: Any = None, *,
+    context: ShapeContext, origin: str, most: Any, key: object = None, *,
     of: FakeTensor | None = None, count: Callable[[torch.Tensor], Any] = torch.count_nonzero,
-) -> Any:
+) -> object:
     """A count of at most `most`; the same symbol for the same `key`.
 
     If the data `of` is known, the actual count.
@@ -88,7 +88,7 @@ def _count(
     return known
 
 
-def _identity(context: ShapeContext, tensor: FakeTensor, what: str) -> Any:
+def _identity(context: ShapeContext, tensor: FakeTensor, what: str) -> object:
     """A key for a tensor's current content, for fakes that stand for one tensor each."""
     if not context.data.fakes_are_tensors or tensor.is_inference():
         return None
@@ -100,13 +100,13 @@ def _identity(context: ShapeContext, tensor: FakeTensor, what: str) -> Any:
 
 
 @_rule(aten.nonzero.default)
-def _nonzero(mode: Any, context: ShapeContext, x: FakeTensor) -> Any:
+def _nonzero(mode: Any, context: ShapeContext, x: FakeTensor) -> object:
     count = _count(context, "nonzero", x.numel(), _identity(context, x, "nonzero"), of=x)
     return _new(mode, x, (count, x.dim()), torch.int64, (1, count))
 
 
 @_rule(aten.index.Tensor)
-def _index(mode: Any, context: ShapeContext, x: FakeTensor, indices: Any) -> Any:
+def _index(mode: Any, context: ShapeContext, x: FakeTensor, indices: Any) -> object:
     """Replace masks by their positions, one list for each of their dimensions."""
     if not any(map(is_mask, indices)):
         return NotImplemented
@@ -134,7 +134,7 @@ def _require_fit(context: ShapeContext, x: FakeTensor, mask: FakeTensor, start: 
 
 
 @_rule(aten.masked_select.default)
-def _masked_select(mode: Any, context: ShapeContext, x: FakeTensor, mask: FakeTensor) -> Any:
+def _masked_select(mode: Any, context: ShapeContext, x: FakeTensor, mask: FakeTensor) -> object:
     with mode:
         both = torch.broadcast_tensors(x, mask)[0]
     fits = tuple(mask.size()) == tuple(both.size())
@@ -145,8 +145,8 @@ def _masked_select(mode: Any, context: ShapeContext, x: FakeTensor, mask: FakeTe
 
 @_rule(aten.repeat_interleave.Tensor)
 def _repeat_interleave(
-    mode: Any, context: ShapeContext, repeats: FakeTensor, *, output_size: Any = None,
-) -> Any:
+    mode: Any, context: ShapeContext, repeats: FakeTensor, *, output_size: object = None,
+) -> object:
     total = output_size
     if total is None:
         key = _identity(context, repeats, "repeat_interleave")
@@ -157,7 +157,7 @@ def _repeat_interleave(
 @_rule(aten.bincount.default)
 def _bincount(
     mode: Any, context: ShapeContext, x: FakeTensor,
-    weights: FakeTensor | None = None, minlength: Any = 0,
+    weights: FakeTensor | None = None, minlength: object = 0,
 ) -> Any:
     low = minlength if type(minlength) is int else 0
     most = context.from_known_data(x, lambda data: max([0, *(data + 1).tolist()]))
@@ -172,9 +172,9 @@ def _bincount(
 
 @_rule(aten._use_cudnn_ctc_loss.Tensor)
 def _use_cudnn_ctc_loss(
-    mode: Any, context: ShapeContext, scores: FakeTensor, targets: FakeTensor,
+    mode: object, context: ShapeContext, scores: FakeTensor, targets: FakeTensor,
     input_lengths: FakeTensor, target_lengths: FakeTensor, blank: int,
-) -> Any:
+) -> object:
     """False for what cuDNN refuses whatever the lengths are; they decide about the rest."""
     integers = {t.dtype for t in (targets, input_lengths, target_lengths)}
     fits = (blank == 0 and targets.dim() == 1 and integers == {torch.int32}
@@ -186,7 +186,7 @@ def _use_cudnn_ctc_loss(
 def _ctc_loss(
     mode: Any, context: ShapeContext, scores: FakeTensor, targets: object,
     input_lengths: object, target_lengths: FakeTensor, *options: object,
-) -> Any:
+) -> object:
     """Losses, and for the backward a table of twice the longest target's length and one."""
     lengths = target_lengths
     states = _count(context, "ctc_loss", INF, _identity(context, lengths, "ctc_loss"), of=lengths,
@@ -199,7 +199,7 @@ def _ctc_loss(
 @_rule(aten._ctc_loss_backward.Tensor)
 def _ctc_loss_backward(
     mode: Any, context: ShapeContext, gradient: object, scores: FakeTensor, *options: object,
-) -> Any:
+) -> object:
     """As large as the scores; PyTorch has no rule of its own."""
     return _new(mode, scores, scores.size(), scores.dtype)
 
@@ -224,7 +224,7 @@ def _unique(
 
 def _unique_rule(func: OpOverload, n_results: int) -> None:
     @_rule(func)
-    def rule(mode: Any, context: ShapeContext, *args: Any, **kwargs: Any) -> Any:
+    def rule(mode: object, context: ShapeContext, *args: object, **kwargs: object) -> Any:
         named = schema_arguments(func, args, kwargs)
         results = _unique(
             mode, context, named["self"], named.get("dim"), named["return_inverse"],
@@ -245,7 +245,7 @@ for _op in (aten._unique2, aten.unique_dim, aten.unique_consecutive):
 def _slice(
     mode: Any, context: ShapeContext, x: Any, dim: int = 0, start: Any = None, end: Any = None,
     step: Any = 1,
-) -> Any:
+) -> object:
     """`x[a:b]` with bounds that depend on data; eager cuts them to the size of the dimension."""
     size = x.size(dim)
     if not _any_unbacked(context, start, end, size):
@@ -289,7 +289,7 @@ def _is_positive(context: ShapeContext, value: IntExpr) -> bool | None:
 
 
 @_rule(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
-def _squeeze(mode: Any, context: ShapeContext, x: FakeTensor, dim: Any = None) -> Any:
+def _squeeze(mode: object, context: ShapeContext, x: FakeTensor, dim: Any = None) -> object:
     """Whether a size is 1 decides the result's rank; as PyTorch does, assume that it is not."""
     dims = range(x.dim()) if dim is None else dim
     for d in dims if isinstance(dims, Sequence) else [dims]:
@@ -300,8 +300,8 @@ def _squeeze(mode: Any, context: ShapeContext, x: FakeTensor, dim: Any = None) -
 
 @_rule(aten.expand.default)
 def _expand(
-    mode: Any, context: ShapeContext, x: FakeTensor, shape: Any, *, implicit: bool = False,
-) -> Any:
+    mode: object, context: ShapeContext, x: FakeTensor, shape: Any, *, implicit: bool = False,
+) -> object:
     """A size that depends on data is the wanted one, or 1, or eager raises."""
     wanted = list(shape)
     if implicit or not _any_unbacked(context, *x.size(), *wanted) or len(wanted) < x.dim():
@@ -327,7 +327,7 @@ def _require_equal(context: ShapeContext, size: IntExpr, want: IntExpr) -> None:
 
 
 @_rule(aten.select.int)
-def _select(mode: Any, context: ShapeContext, x: FakeTensor, dim: int, index: Any) -> Any:
+def _select(mode: object, context: ShapeContext, x: FakeTensor, dim: int, index: Any) -> object:
     if not _any_unbacked(context, index):
         return NotImplemented
     value, extent = expr_of(index), expr_of(x.size(dim))
@@ -341,7 +341,7 @@ def _select(mode: Any, context: ShapeContext, x: FakeTensor, dim: int, index: An
     return _view(mode, x, sizes, strides, offset)
 
 
-def _any_unbacked(context: ShapeContext, *values: Any) -> bool:
+def _any_unbacked(context: ShapeContext, *values: object) -> bool:
     if not context.unbacked_symbols.exist:
         return False
     exprs = (expr_of(v) for v in values if isinstance(v, torch.SymInt))
@@ -360,7 +360,7 @@ def _view(
 
 
 @_rule(aten._local_scalar_dense.default, aten.item.default)
-def _item(mode: Any, context: ShapeContext, x: FakeTensor) -> Any:
+def _item(mode: object, context: ShapeContext, x: FakeTensor) -> object:
     if x.constant is not None or x.dtype.is_complex:
         return NotImplemented
     number = context.from_known_data(x, torch.Tensor.item)
@@ -389,7 +389,7 @@ def _number(context: ShapeContext, dtype: torch.dtype) -> Any:
 
 
 @_rule(aten.equal.default)
-def _equal(mode: Any, context: ShapeContext, left: FakeTensor, right: FakeTensor) -> Any:
+def _equal(mode: object, context: ShapeContext, left: FakeTensor, right: FakeTensor) -> object:
     """A new symbol each time: tensors of equal content need not be the same."""
     if left.dim() != right.dim():
         return False

@@ -113,7 +113,7 @@ class Operand(Protocol):
 
 
 def may_refuse(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
+    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object],
     kind: type[Operand] = torch.Tensor,
 ) -> bool:
     """Whether the operator may raise because of the data of these arguments; `kind` is the class of
@@ -136,7 +136,7 @@ def may_refuse(
 
 
 def _divides_by_zero(
-    op: OpOverload, args: Sequence[Any], rounding: str | None, operands: list[Operand]
+    op: OpOverload, args: Sequence[object], rounding: str | None, operands: list[Operand]
 ) -> bool:
     """Whether it may be a division of integers by 0 (of floats, that is no error)."""
     divisor = args[1] if len(args) > 1 else None
@@ -158,7 +158,7 @@ def depends_on_data(value: object) -> bool:
     return not is_hinted(value)
 
 
-def sizes_may_differ(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def sizes_may_differ(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether an elementwise operator may raise because of a size that depends on data: fakes take
     it for that of the other operands."""
     if torch.Tag.pointwise not in op.tags:
@@ -168,7 +168,7 @@ def sizes_may_differ(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
                for sizes in itertools.zip_longest(*map(reversed, shapes), fillvalue=1))
 
 
-def _certainly_fit(sizes: Sequence[Any]) -> bool:
+def _certainly_fit(sizes: Sequence[object]) -> bool:
     """Whether operands' sizes in a dimension are known to be equal or 1."""
     longer = [size for size in sizes if not certainly_equal(size, 1)]
     return all(certainly_equal(size, longer[0]) for size in longer)
@@ -180,12 +180,12 @@ def _takes_masks(op: OpOverload) -> bool:
     return "index_put" in name or ("::index" in name and op._overloadname == "Tensor")
 
 
-def tensors_of(values: Iterable[Any], kind: type[_T]) -> Iterator[_T]:
+def tensors_of(values: Iterable[object], kind: type[_T]) -> Iterator[_T]:
     """The tensors among values, and in the lists among them."""
     return (value for value in _flat(values) if isinstance(value, kind))
 
 
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
+def _flat(values: Iterable[object]) -> Iterator[Any]:
     """The values, and those in the lists among them."""
     for value in values:
         if isinstance(value, (list, tuple)):
@@ -213,7 +213,7 @@ def takes_data(node: Node) -> bool:
         not is_hinted(_example(operand)) for operand in node.all_input_nodes)
 
 
-def _example(item: Any) -> Any:
+def _example(item: object) -> object:
     return item.meta.get("example_value") if isinstance(item, Node) else item
 
 

@@ -76,7 +76,7 @@ class _Computed(torch.autograd.Function):
         return box[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
+    def backward(ctx: object, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
         return grad, None
 
 
@@ -102,8 +102,8 @@ class FakeContext:
         self._storages: dict[int, torch.Tensor] = {}  # real StorageImpl -> flat meta tensor
 
     def fake(
-        self, tensor: torch.Tensor, *, sizes: Sequence[Any] | None = None,
-        strides: Sequence[Any] | None = None,
+        self, tensor: torch.Tensor, *, sizes: Sequence[object] | None = None,
+        strides: Sequence[object] | None = None,
     ) -> FakeTensor:
         """The fake of `tensor`; `sizes` (and `strides`) may replace some or all by SymInts.
 
@@ -122,7 +122,8 @@ class FakeContext:
         return fake
 
     def _make(
-        self, tensor: torch.Tensor, sizes: Sequence[Any] | None, strides: Sequence[Any] | None,
+        self, tensor: torch.Tensor, sizes: Sequence[object] | None,
+        strides: Sequence[object] | None,
     ) -> FakeTensor:
         if isinstance(tensor, FakeTensor):
             if tensor.fake_mode is self.mode:
@@ -189,7 +190,7 @@ def _extent_bytes(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def _dense_strides(tensor: torch.Tensor, sizes: Sequence[Any]) -> tuple[Any, ...]:
+def _dense_strides(tensor: torch.Tensor, sizes: Sequence[object]) -> tuple[object, ...]:
     """Strides for `sizes` with the dimension order of `tensor`, kept 0 where they are 0."""
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.size(d)))
     return dense_strides(sizes, (d for d in order if tensor.stride(d) or tensor.size(d) == 1))

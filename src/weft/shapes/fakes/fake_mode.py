@@ -107,9 +107,9 @@ class MemoFakeMode(FakeTensorMode):
             self.notes = None
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        self, func: object, types: Sequence[type], args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         return self.dispatch(func, types, args, kwargs)
 
     def dispatch(
@@ -153,8 +153,8 @@ class MemoFakeMode(FakeTensorMode):
         return ragged_size()
 
     def _plain(
-        self, func: Any, types: Sequence[type], args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
+        self, func: object, types: Sequence[type], args: Sequence[object],
+        kwargs: Mapping[str, object] | None,
     ) -> Any:
         """The result of an operator whose metadata depends on its arguments' metadata alone."""
         call = CallReader(self)
@@ -178,7 +178,7 @@ class MemoFakeMode(FakeTensorMode):
     def _computed(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any],
         call: CallReader,
-    ) -> Any:
+    ) -> object:
         try:
             return self._compute(func, types, args, kwargs, call)
         except (RuntimeError, TypeError) as error:
@@ -204,7 +204,7 @@ class MemoFakeMode(FakeTensorMode):
 
     def _by_pytorch(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+    ) -> object:
         """PyTorch's own result. It logs operators' errors, which the program may expect."""
         if func in _LIFTS and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:
             return self._lifted(args[0])
@@ -233,9 +233,9 @@ class MemoFakeMode(FakeTensorMode):
         return 0 if self.symbols is None else self.symbols.data.n_known_answers
 
     def _compute(
-        self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
-        kwargs: Mapping[str, Any], call: CallReader,
-    ) -> Any:
+        self, func: OpOverload, types: Sequence[type], args: Sequence[object],
+        kwargs: Mapping[str, object], call: CallReader,
+    ) -> object:
         """The result of a plain operator by the first rule that applies, else by PyTorch."""
         if not IS_TESTED or (not call.tensors and should_allow_numbers_as_tensors(func)):
             return corrected(func, args, self._by_pytorch(func, types, args, kwargs), self._cast)
@@ -246,7 +246,7 @@ class MemoFakeMode(FakeTensorMode):
                     return corrected(func, args, result, self._cast)
         return self._by_pytorch(func, types, args, kwargs)
 
-    def _cast(self, fake: Any, **form: Any) -> Any:
+    def _cast(self, fake: object, **form: object) -> Any:
         return self.dispatch(torch.ops.aten._to_copy.default, (), (fake,), form)
 
     def run(
@@ -277,9 +277,9 @@ class MemoFakeMode(FakeTensorMode):
             return function(*args, **kwargs), True
 
     def _otherwise(
-        self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
-        kwargs: Mapping[str, Any], call: CallReader,
-    ) -> Any:
+        self, func: OpOverload, types: Sequence[type], args: Sequence[object],
+        kwargs: Mapping[str, object], call: CallReader,
+    ) -> object:
         """The result of an operator whose C++ kernel takes no symbolic sizes."""
         try:
             with python_kernels():
@@ -288,9 +288,9 @@ class MemoFakeMode(FakeTensorMode):
             return self._specialized(func, types, args, kwargs)
 
     def _specialized(
-        self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
+        self, func: OpOverload, types: Sequence[type], args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> object:
         """The result for the sizes of this call, fixed by guards.
 
         For operators whose meta kernels take no symbolic sizes. Other errors (sizes that do not
@@ -335,7 +335,7 @@ def _may_specialize(func: OpOverload, error: Exception) -> bool:
     return not (func.is_view or func._schema.is_mutable or has_symbolic_sizes)
 
 
-def _concrete(value: Any, mode: FakeTensorMode) -> Any:
+def _concrete(value: object, mode: FakeTensorMode) -> object:
     """The argument with symbolic numbers replaced by plain ones (guarded)."""
     if isinstance(value, torch.SymInt):
         return int(value)

@@ -52,7 +52,7 @@ _ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticErr
 def run_carrying(
     context: ShapeContext, mode: MemoFakeMode, function: Callable[..., Any],
     args: Sequence[Any], kwargs: dict[str, Any],
-) -> tuple[Any, bool]:
+) -> tuple[object, bool]:
     """`mode.run`, with symbolic floats carried through C++ if possible (`context.floats.carrying`
     says whether they were)."""
     context.floats.carrying = False
@@ -207,9 +207,9 @@ class Trial:
         return log.run
 
     def _plain_argument(
-        self, leaf: Any, numbers: Mapping[FloatValue, float | torch.SymFloat],
+        self, leaf: object, numbers: Mapping[FloatValue, float | torch.SymFloat],
         twins: dict[int, tuple[FakeTensor, torch.Tensor]],
-    ) -> Any:
+    ) -> object:
         """An argument of the call, without symbolic sizes."""
         if isinstance(leaf, torch.SymFloat):
             return numbers[float_of(leaf)]
@@ -248,9 +248,9 @@ class _Log(DispatchMode):
         self._positions: dict[int, int] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (),
+        self, func: Any, types: object, args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         self.run.structure.append(func)
         self.read([*schema_arguments(func, args, kwargs or {}).values()])
         try:
@@ -262,7 +262,7 @@ class _Log(DispatchMode):
         self.read(result)
         return result
 
-    def read(self, value: Any) -> None:
+    def read(self, value: object) -> None:
         """Record arguments or results."""
         structure = self.run.structure
         if isinstance(value, torch.Tensor):
@@ -296,7 +296,7 @@ def _gives_bool(func: OpOverload, args: Sequence[Any]) -> bool:
         func is aten._local_scalar_dense.default and args[0].dtype is torch.bool)
 
 
-def _differentiate(result: Any, twins: list[tuple[FakeTensor, torch.Tensor]]) -> None:
+def _differentiate(result: object, twins: list[tuple[FakeTensor, torch.Tensor]]) -> None:
     """Run the backward of the result, and of what may have been written."""
     inputs = [leaf for leaf, _ in twins if leaf.requires_grad]
     values = [*tree_flatten(result)[0], *(twin for leaf, twin in twins if twin is not leaf)]

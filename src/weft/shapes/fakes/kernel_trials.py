@@ -62,7 +62,9 @@ class _Unknown(Exception):
     """An argument that cannot be replaced by one to try with."""
 
 
-def refusal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
+def refusal(
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Exception | None:
     """What a CPU's kernel raises for arguments of these types; None if it computes."""
     if not _is_tried(func):
         return None
@@ -170,7 +172,7 @@ def _likely(size: Any) -> int:
 _CONVOLUTION: Final = torch.ops.aten.convolution.default
 
 
-def _of_one_channel(models: list[Any]) -> list[Any]:
+def _of_one_channel(models: list[Any]) -> list[object]:
     """The arguments of a convolution whose channels fit whatever its groups are."""
     *tensors, stride, padding, dilation, transposed, output_padding, _ = models
     channels = ((1, 1), (1, 1), (1,))  # image, weight, bias
@@ -180,7 +182,7 @@ def _of_one_channel(models: list[Any]) -> list[Any]:
 
 
 def _tried(
-    func: OpOverload, args: list[Any], kwargs: dict[str, Any], elementwise: bool
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], elementwise: bool
 ) -> Exception | None:
     with no_modes(), DisableAutocast(), below_autograd(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -197,7 +199,7 @@ def _tried(
     return None
 
 
-def _made(model: Any, elementwise: bool) -> Any:
+def _made(model: Any, elementwise: bool) -> object:
     kind = type(model)
     if kind is list:
         return [_made(item, elementwise) for item in model]

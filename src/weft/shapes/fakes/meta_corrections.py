@@ -94,7 +94,7 @@ _IMAGES: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 Cast = Callable[..., Any]
 
 
-def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
+def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> object:
     """`result` with the types and layouts that a CPU kernel returns; `cast` is `_to_copy` of a
     fake."""
     _check(func, args)
@@ -158,7 +158,7 @@ def _check_parameters(args: Sequence[Any], positions: Sequence[int]) -> None:
         raise RuntimeError("mixed dtype (CPU): all inputs must share same datatype.")
 
 
-def _check_cast(func: OpOverload, args: Sequence[Any]) -> None:
+def _check_cast(func: OpOverload, args: Sequence[object]) -> None:
     """An elementwise operator writes no float into integers, and nothing else into bools."""
     x = args[0]
     if not isinstance(x, torch.Tensor) or func.__name__.startswith("logical_"):
@@ -171,7 +171,7 @@ def _check_cast(func: OpOverload, args: Sequence[Any]) -> None:
             raise RuntimeError(f"result type {common} can't be cast to {x.dtype}")
 
 
-def _kind(operand: Any) -> tuple[torch.dtype, bool] | type:
+def _kind(operand: object) -> tuple[torch.dtype, bool] | type:
     """What decides the types of results: of a number its type; of a tensor its type, and whether it
     has dimensions."""
     if isinstance(operand, torch.Tensor):
@@ -233,7 +233,7 @@ def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:
     return cast(result, memory_format=torch.contiguous_format)  # type: ignore[no-any-return]
 
 
-def _with_types(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
+def _with_types(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> object:
     """The statistics of a norm of mixed types are float32; new running statistics have the type of
     the old ones."""
     wanted: dict[int, torch.dtype] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, final
+from typing import final
 
 import torch
 
@@ -55,7 +55,7 @@ class OperatorNotes:
         self.refuses = False
         """Whether one of them may raise because of data."""
 
-    def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def note(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Note an operator that is about to run."""
         written = _written_arguments(func)
         values = schema_arguments(func, args, kwargs) if written else {}

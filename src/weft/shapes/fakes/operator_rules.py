@@ -38,7 +38,7 @@ from weft.shapes.fakes.without_sympy import python_kernels
 _COPY: Final = torch.ops.aten.copy_.default
 
 
-def _by_formula(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader) -> Any:
+def _by_formula(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader) -> object:
     """Plain cases of common operators, by formula."""
     results = infer(func, args, kwargs, call.context() if call.symbolic else None)
     if results is None:
@@ -60,7 +60,7 @@ def _make(mode: FakeTensorMode, result: Result, call: CallReader) -> torch.Tenso
     return make_fake(mode, make_meta(size, stride, result.dtype), result.device)
 
 
-def _decomposed(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader) -> Any:
+def _decomposed(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader) -> object:
     """Operators whose meta kernel is missing or takes no symbolic sizes, by decomposition."""
     if func in meta_table or mode.cpp_meta_supports_symint(func):
         return NotImplemented
@@ -77,13 +77,13 @@ def _decomposed(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallR
         return func.decompose(*args, **kwargs)
 
 
-def _any_number(value: Any) -> Any:
+def _any_number(value: object) -> object:
     """A plain number for a symbolic one: which it is does not matter to the form of the result, and
     decompositions make complex numbers of it, which would fix it."""
     return {torch.SymInt: 3, torch.SymFloat: 3.0}.get(type(value), value)
 
 
-def _by_prim(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader) -> Any:
+def _by_prim(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader) -> object:
     if func.namespace != "prims" or not hasattr(func, "prim_meta_impl"):
         return NotImplemented
     if stride_incorrect_op(func):
@@ -94,7 +94,7 @@ def _by_prim(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallRead
 
 def _by_special_rule(
     mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader
-) -> Any:
+) -> object:
     """PyTorch's special rules for fakes: factories, device conversions, indexing. (What they ask of
     a fake outside its mode loads DTensor.)"""
     for applies, rule in op_implementations_checks:
@@ -107,15 +107,17 @@ def _by_special_rule(
 
 
 def _as_on_real_tensors(
-    mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader
-) -> Any:
+    mode: object, func: OpOverload, args: object, kwargs: object, call: CallReader
+) -> object:
     """Copies, and views of plain sizes, which C++ computes for meta tensors as for any others."""
     if (func.is_view and not call.symbolic) or func is _COPY:
         return _by_meta_kernel(mode, func, args, kwargs, call)
     return NotImplemented
 
 
-def _by_meta_kernel(mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader) -> Any:
+def _by_meta_kernel(
+    mode: Any, func: OpOverload, args: Any, kwargs: Any, call: CallReader
+) -> object:
     if not has_meta(func):
         return NotImplemented
     metas: dict[int, FakeTensor] = {}
@@ -146,7 +148,7 @@ def _asks_for_the_device(func: OpOverload) -> bool:
     return _reads(getattr(kernel, "__code__", None), "device_hint")
 
 
-def _reads(code: Any, name: str) -> bool:
+def _reads(code: object, name: str) -> bool:
     """Whether code, or that of a function defined in it, reads the name."""
     return isinstance(code, types.CodeType) and (
         name in code.co_names or any(_reads(part, name) for part in code.co_consts))

@@ -50,7 +50,7 @@ def _maxima(
 
 
 def _maxima_gradient(
-    rank: int, gradient: Any, x: Any, kernel: _Numbers, steps: _Numbers, paddings: _Numbers,
+    rank: int, gradient: object, x: object, kernel: _Numbers, steps: _Numbers, paddings: _Numbers,
     dilations: _Numbers, ceil_mode: bool, places: object, /,
 ) -> list[Result]:
     require(not ceil_mode)
@@ -67,7 +67,7 @@ def _averages(
 
 
 def _averages_gradient(
-    rank: int, gradient: Any, x: Any, kernel: _Numbers, steps: _Numbers, paddings: _Numbers,
+    rank: int, gradient: object, x: object, kernel: _Numbers, steps: _Numbers, paddings: _Numbers,
     ceil_mode: bool, counts_padding: object, divisor: object, /,
 ) -> list[Result]:
     require(not ceil_mode)

@@ -99,14 +99,14 @@ class ResultMemo:
     def __init__(self) -> None:
         self._symbolic_entries: dict[Hashable, _Entry] = {}
 
-    def find(self, key: Hashable, call: CallReader) -> Any:
+    def find(self, key: Hashable, call: CallReader) -> object:
         """The result of an equal call, made again from this call's arguments, or MISSING."""
         entry = self._entries(call).get(key, MISSING)
         if isinstance(entry, _Many):
             return entry.kind([_made(output, call) for output in entry.outputs])
         return entry if entry is MISSING else _made(entry, call)
 
-    def store(self, key: Hashable, call: CallReader, result: Any) -> None:
+    def store(self, key: Hashable, call: CallReader, result: object) -> None:
         """Remember a result, if it can be made again."""
         try:
             entry = _describe_result(result, call)
@@ -121,7 +121,7 @@ class ResultMemo:
         return self._symbolic_entries if call.symbolic else _static_entries
 
 
-def _made(output: _Output, call: CallReader) -> Any:
+def _made(output: _Output, call: CallReader) -> object:
     return None if output is None else output.make(call.mode, call.tensors)
 
 
@@ -247,7 +247,7 @@ def _returns_tensors(func: OpOverload) -> bool:
     return bool(returns) and all("Tensor" in str(value.type) for value in returns)
 
 
-def _describe_result(result: Any, call: CallReader) -> _Entry:
+def _describe_result(result: object, call: CallReader) -> _Entry:
     if not isinstance(result, tuple | list):
         return _describe(result, call)
     outputs = tuple([_describe(item, call) for item in result])
@@ -258,7 +258,7 @@ def _describe_result(result: Any, call: CallReader) -> _Entry:
     return _Many(list if isinstance(result, list) else tuple, outputs)
 
 
-def _describe(output: Any, call: CallReader) -> _Output:
+def _describe(output: object, call: CallReader) -> _Output:
     if output is None:
         return None
     if type(output) is not FakeTensor or output.fake_mode is not call.mode:

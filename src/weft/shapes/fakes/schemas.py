@@ -14,7 +14,7 @@ from weft._torch import OpOverload
 
 
 def schema_arguments(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> dict[str, Any]:
     """All arguments in the schema's order, with the defaults that PyTorch omits."""
     parameters = op._schema.arguments

@@ -65,7 +65,7 @@ _contexts: Final[list[ShapeContext | None]] = []
 
 
 def infer(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object],
     context: ShapeContext | None = None,
 ) -> list[Result] | None:
     """The results' metadata, or None if PyTorch must compute it."""
@@ -187,7 +187,7 @@ _REAL: Final = frozenset(
 )
 
 
-def _tensors(args: Sequence[Any]) -> list[FakeTensor]:
+def _tensors(args: Sequence[object]) -> list[FakeTensor]:
     tensors = [a for a in args if type(a) is FakeTensor]
     require(bool(tensors))
     device = tensors[0].fake_device
@@ -195,7 +195,7 @@ def _tensors(args: Sequence[Any]) -> list[FakeTensor]:
     return tensors
 
 
-def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
+def _elementwise(args: Sequence[object], dtype: torch.dtype) -> list[Result]:
     """One result of the broadcast shape, laid out as TensorIterator does."""
     tensors = _tensors(args)
     shapes = [sizes_of(t) for t in tensors]
@@ -268,7 +268,7 @@ def _is_larger(a: IntExpr, b: IntExpr) -> bool:
     return larger
 
 
-def _promoted(args: Sequence[Any]) -> torch.dtype:
+def _promoted(args: Sequence[object]) -> torch.dtype:
     """The common type of the operands: tensors before 0-d tensors before numbers."""
     tensors = [a for a in args if type(a) is FakeTensor]
     require(all(t.dtype in _REAL for t in tensors))
@@ -277,7 +277,7 @@ def _promoted(args: Sequence[Any]) -> torch.dtype:
     return _common_type(ranked, numbers, torch.get_default_dtype())
 
 
-def _number_type(value: Any) -> type:
+def _number_type(value: object) -> type:
     kind = type(value)
     known = {torch.SymInt: int, torch.SymFloat: float}.get(kind, kind)
     require(known in (int, float))
@@ -315,7 +315,7 @@ def _as_float(dtype: torch.dtype) -> torch.dtype:
 
 
 def _unary(to_float: bool) -> Rule:
-    def rule(x: Any, /, *options: object, **named: object) -> list[Result]:
+    def rule(x: object, /, *options: object, **named: object) -> list[Result]:
         dtype = _promoted([x])
         return _elementwise([x], _as_float(dtype) if to_float else dtype)
 
@@ -323,7 +323,7 @@ def _unary(to_float: bool) -> Rule:
 
 
 def _binary(to_float: bool = False) -> Rule:
-    def rule(x: Any, y: Any, /, *options: object, alpha: Any = 1) -> list[Result]:
+    def rule(x: object, y: object, /, *options: object, alpha: object = 1) -> list[Result]:
         require(type(alpha) is int)
         dtype = _promoted([x, y])
         return _elementwise([x, y], _as_float(dtype) if to_float else dtype)
@@ -335,7 +335,7 @@ def _of_one_type(rule: Rule, floats: bool = False) -> Rule:
     """A rule for two tensors of the same type; the meta kernels know what others may be."""
 
     @wraps(rule)
-    def checked(x: Any, y: Any, /, *options: object, **named: object) -> list[Result]:
+    def checked(x: object, y: object, /, *options: object, **named: object) -> list[Result]:
         first, second = _tensors([x, y])
         require(first.dtype is second.dtype and (first.dtype.is_floating_point or not floats))
         return rule(x, y, *options, **named)
@@ -343,12 +343,12 @@ def _of_one_type(rule: Rule, floats: bool = False) -> Rule:
     return checked
 
 
-def _comparison(x: Any, y: Any, /) -> list[Result]:
+def _comparison(x: object, y: object, /) -> list[Result]:
     _promoted([x, y])
     return _elementwise([x, y], torch.bool)
 
 
-def _logical(x: Any, y: Any, /) -> list[Result]:
+def _logical(x: object, y: object, /) -> list[Result]:
     return _elementwise([x, y], torch.bool)
 
 
@@ -364,11 +364,11 @@ def _threshold_gradient(gradient: Any, x: Any, threshold: object, /) -> list[Res
     return _elementwise((x, gradient), x.dtype)
 
 
-def _power(x: Any, exponent: Any, /) -> list[Result]:
+def _power(x: object, exponent: object, /) -> list[Result]:
     return _elementwise([x], _promoted([x, exponent]))  # the exponent is no operand
 
 
-def _where(condition: Any, x: Any, y: Any, /) -> list[Result]:
+def _where(condition: object, x: object, y: object, /) -> list[Result]:
     require(type(condition) is FakeTensor and condition.dtype is torch.bool)
     require(type(x) is FakeTensor and type(y) is FakeTensor)
     return _elementwise([condition, x, y], _promoted([x, y]))
@@ -419,15 +419,15 @@ def _product(a: Any, b: Any, batch: int) -> list[Result]:
     return [Result(sizes, row_major(sizes), a.dtype, _tensors((a, b))[0].fake_device)]
 
 
-def _mm(a: Any, b: Any, /) -> list[Result]:
+def _mm(a: object, b: object, /) -> list[Result]:
     return _product(a, b, 0)
 
 
-def _bmm(a: Any, b: Any, /) -> list[Result]:
+def _bmm(a: object, b: object, /) -> list[Result]:
     return _product(a, b, 1)
 
 
-def _addmm(x: Any, a: Any, b: Any, /, *, beta: object = 1, alpha: object = 1) -> list[Result]:
+def _addmm(x: Any, a: object, b: object, /, *, beta: object = 1, alpha: object = 1) -> list[Result]:
     (result,) = _product(a, b, 0)
     require(x.dtype == result.dtype and x.fake_device == result.device)
     require(all_same(_broadcast([sizes_of(x), result.sizes]), result.sizes))
@@ -500,7 +500,9 @@ RULES[aten.constant_pad_nd.default] = _padded
 # ------------------------------------------------------------------------------ other families
 
 
-def _layer_norm(x: Any, normalized: Any, weight: Any, bias: Any, eps: object, /) -> list[Result]:
+def _layer_norm(
+    x: Any, normalized: Any, weight: object, bias: object, eps: object, /
+) -> list[Result]:
     tensors = _tensors([x, weight, bias])
     require(all(t.dtype == x.dtype for t in tensors) and x.dtype in (torch.float32, torch.float64))
     sizes, count = sizes_of(x), len(normalized)
@@ -523,7 +525,7 @@ def _embedding(table: Any, indices: Any, /, *options: object) -> list[Result]:
     return [Result(sizes, row_major(sizes), table.dtype, table.fake_device)]
 
 
-def _reduction(x: Any, dims: Any, keep: Any = False, /) -> list[Result]:
+def _reduction(x: Any, dims: Any, keep: object = False, /) -> list[Result]:
     """A reduction over given dimensions of a row-major float tensor."""
     require(type(x) is FakeTensor)
     sizes = sizes_of(x)
@@ -536,7 +538,7 @@ def _reduction(x: Any, dims: Any, keep: Any = False, /) -> list[Result]:
     return [Result(tuple(kept), row_major(tuple(kept)), x.dtype, x.fake_device)]
 
 
-def _extremes(x: Any, dims: Any, keep: Any = False, /) -> list[Result]:
+def _extremes(x: object, dims: object, keep: object = False, /) -> list[Result]:
     """Not for empty tensors, which have no largest element."""
     require(type(x) is FakeTensor and all(at_least(n, 1) for n in sizes_of(x)))
     return _reduction(x, dims, keep)
@@ -544,7 +546,7 @@ def _extremes(x: Any, dims: Any, keep: Any = False, /) -> list[Result]:
 
 def _copy(
     x: Any, /, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None,
-    memory_format: Any = None, non_blocking: object = False,
+    memory_format: object = None, non_blocking: object = False,
 ) -> list[Result]:
     """`clone` and conversions to another dtype, on the same device."""
     require(type(x) is FakeTensor)
@@ -559,7 +561,7 @@ def _copy(
     return [Result(sizes, strides, dtype or x.dtype, x.fake_device)]
 
 
-def _joined(tensors: Any, dim: Any = 0, /) -> list[Result]:
+def _joined(tensors: object, dim: object = 0, /) -> list[Result]:
     """`cat`: of tensors of one rank and dtype that are not laid out as channels-last."""
     pieces, shapes, d = _pieces(tensors, dim, 0)
     rank = len(shapes[0])
@@ -571,7 +573,7 @@ def _joined(tensors: Any, dim: Any = 0, /) -> list[Result]:
     return _row_major_result((*shapes[0][:d], size, *shapes[0][d + 1 :]), pieces)
 
 
-def _stacked(tensors: Any, dim: Any = 0, /) -> list[Result]:
+def _stacked(tensors: object, dim: object = 0, /) -> list[Result]:
     pieces, shapes, d = _pieces(tensors, dim, 1)
     require(nonempty(shapes[0]) and all(all_same(s, shapes[0]) for s in shapes))
     return _row_major_result((*shapes[0][:d], len(pieces), *shapes[0][d:]), pieces)
@@ -595,7 +597,7 @@ def _row_major_result(sizes: Sizes, pieces: Sequence[FakeTensor]) -> list[Result
 
 
 def _range(
-    bound: Any, /, *more: Any, dtype: torch.dtype | None = None, layout: Any = None,
+    bound: object, /, *more: object, dtype: torch.dtype | None = None, layout: object = None,
     device: torch.device | None = None, pin_memory: object = None,
 ) -> list[Result]:
     """`arange(end)`, `arange(start, end)`, `arange(start, end, step)` of ints."""
@@ -655,7 +657,7 @@ def _unless_gpus_differ(rule: Rule) -> Rule:
     return restricted
 
 
-def _image(image: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
+def _image(image: FakeTensor, wanted: Sequence[object]) -> list[Result]:
     """An image laid out as another one; no images at all (a batch that may depend on data) are
     row-major."""
     sizes, before, strides = values_of(wanted), sizes_of(image), strides_of(image)
@@ -686,7 +688,7 @@ for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
 # ------------------------------------------------------------------------------ gradients
 
 
-def _shrunk_gradient(gradient: Any, x: Any, threshold: object, /) -> list[Result]:
+def _shrunk_gradient(gradient: object, x: object, threshold: object, /) -> list[Result]:
     return _elementwise([gradient, x], _promoted([gradient, x]))
 
 

@@ -81,7 +81,7 @@ def _t(x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr]) -> _Geometry
 
 @_view_rule(aten.transpose.int)
 def _transpose(
-    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], first: Any, second: Any
+    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], first: object, second: object
 ) -> _Geometry:
     a, b = _position(first, len(sizes)), _position(second, len(sizes))
     for values in (sizes, strides):
@@ -91,7 +91,7 @@ def _transpose(
 
 @_view_rule(aten.permute.default)
 def _permute(
-    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], order: Sequence[Any]
+    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], order: Sequence[object]
 ) -> _Geometry:
     places = [_position(d, len(sizes)) for d in order]
     require(sorted(places) == list(range(len(sizes))))
@@ -100,7 +100,7 @@ def _permute(
 
 @_view_rule(aten.unsqueeze.default)
 def _unsqueeze(
-    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], dim: Any
+    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], dim: object
 ) -> _Geometry:
     d = _position(dim, len(sizes) + 1)
     step = sizes[d] * strides[d] if d < len(sizes) else 1
@@ -123,7 +123,7 @@ def _squeeze(
 
 @_view_rule(aten.select.int)
 def _select(
-    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], dim: Any, index: Any
+    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], dim: object, index: Any
 ) -> _Geometry:
     d = _position(dim, len(sizes))
     require(type(index) is int)
@@ -136,7 +136,7 @@ def _select(
 @_view_rule(aten.slice.Tensor)
 def _slice(
     x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr],
-    dim: Any = 0, start: Any = None, end: Any = None, step: Any = 1,
+    dim: object = 0, start: object = None, end: object = None, step: Any = 1,
 ) -> _Geometry:
     d = _position(dim, len(sizes))
     require(type(step) is int and step > 0)
@@ -150,7 +150,7 @@ def _slice(
     return sizes, strides, distance
 
 
-def _bound(bound: Any, size: IntExpr) -> IntExpr:
+def _bound(bound: object, size: IntExpr) -> IntExpr:
     """A slice's bound as a place within the size, if it is known to be one."""
     (place,) = values_of((bound,))
     if at_least(-place, 1):
@@ -161,7 +161,7 @@ def _bound(bound: Any, size: IntExpr) -> IntExpr:
 
 @_view_rule(aten.expand.default)
 def _expand(
-    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], wanted: Sequence[Any]
+    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], wanted: Sequence[object]
 ) -> _Geometry:
     targets = list(values_of(wanted))
     new = len(targets) - len(sizes)
@@ -181,7 +181,7 @@ def _expand(
 
 @_view_rule(aten.view.default, aten._unsafe_view.default)
 def _view(
-    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], wanted: Sequence[Any]
+    x: FakeTensor, sizes: list[IntExpr], strides: list[IntExpr], wanted: Sequence[object]
 ) -> _Geometry:
     targets = _filled(sizes, values_of(wanted))
     return targets, viewed_strides(sizes, strides, targets), 0

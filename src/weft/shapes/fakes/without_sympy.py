@@ -100,15 +100,15 @@ class _Engine(_StandIn):
         return partial(_ask_pytorch, name) if is_function else super().__getattr__(name)
 
 
-def _ask_pytorch(name: str, *args: Any, **kwargs: Any) -> Any:
+def _ask_pytorch(name: str, *args: object, **kwargs: object) -> object:
     return getattr(_engine._load(), name)(*args, **kwargs)
 
 
-def _question(name: str, plain: tuple[type, ...], answer: Any, ask: Any) -> Callable[..., Any]:
+def _question(name: str, plain: tuple[type, ...], answer: Any, ask: Any) -> Callable[..., object]:
     """A function of a number: ``answer`` for a plain one, ``ask`` for weft's node of a symbolic
     one."""
 
-    def question(value: Any, *rest: Any, **options: Any) -> Any:
+    def question(value: Any, *rest: object, **options: object) -> object:
         if type(value) in plain:
             return answer(value)
         node = value.node if isinstance(value, _SYMBOLS) else None
@@ -119,17 +119,17 @@ def _question(name: str, plain: tuple[type, ...], answer: Any, ask: Any) -> Call
     return question
 
 
-def _sym_eq(x: Any, y: Any) -> Any:
+def _sym_eq(x: object, y: object) -> object:
     if isinstance(x, list | tuple) and isinstance(y, list | tuple):
         return len(x) == len(y) and reduce(operator.and_, map(_sym_eq, x, y), True)
     return x == y
 
 
-def _itself(value: Any) -> Any:
+def _itself(value: object) -> object:
     return value
 
 
-def _free_unbacked_symbols(value: Any) -> Any:
+def _free_unbacked_symbols(value: object) -> object:
     """The empty set: plain sizes have no symbols."""
     numbers: Sequence[Any] = (value,)
     if isinstance(value, torch.Tensor):

@@ -35,12 +35,12 @@ def parts(wrapper: Any) -> tuple[Sequence[str], Any]:
     return names, context
 
 
-def leaves(value: Any) -> list[torch.Tensor]:
+def leaves(value: object) -> list[torch.Tensor]:
     """The tensors, which are not wrappers, that it is made of in the end."""
     return [path(value) for path in _paths(value)] if isinstance(value, torch.Tensor) else []
 
 
-def rebuilt(value: Any, leaf: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def rebuilt(value: object, leaf: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Another wrapper like it; `leaf` returns the replacement of each leaf, in order."""
     return _joiner(value)(map(leaf, leaves(value)))
 
@@ -98,7 +98,7 @@ def _names(wrapper: torch.Tensor) -> Iterator[str]:
             yield name
 
 
-def _joiner(like: Any) -> Callable[[Iterator[torch.Tensor]], Any]:
+def _joiner(like: object) -> Callable[[Iterator[torch.Tensor]], object]:
     """What takes the leaves of a tensor like this one from an iterator and makes it of them."""
     if not isinstance(like, torch.Tensor):
         return lambda _: like
@@ -133,12 +133,12 @@ class RaggedNode(NestedIntNode):
         factor: Any = torch.SymInt(other) if isinstance(other, SymNode) else other.constant_int()
         return RaggedNode(self.t_id, self.coeff * factor)
 
-    def eq(self, other: Any) -> Any:
+    def eq(self, other: Any) -> object:
         """Whether both are the same multiple of the same number."""
         same = isinstance(other, NestedIntNode) and other.t_id == self.t_id
         return constant_bool_node(same and bool(self.coeff == other.coeff))
 
-    def ne(self, other: Any) -> Any:
+    def ne(self, other: object) -> object:
         """Not `eq`."""
         return constant_bool_node(not torch.SymBool(self.eq(other)))
 

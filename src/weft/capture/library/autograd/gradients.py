@@ -22,7 +22,7 @@ class _Spent(torch.autograd.Function):
         return value.detach()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: Any, gradient: object) -> Any:
         if gradient is None:  # a later graph took the tensor, and no gradient comes from there
             return (None,) * ctx.n_inputs
         raise RuntimeError(

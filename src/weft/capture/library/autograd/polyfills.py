@@ -19,29 +19,29 @@ class Context:
         self.materialize_grads = True
         self.non_differentiable: tuple[Any, ...] = ()
 
-    def save_for_backward(self, *tensors: Any) -> None:
+    def save_for_backward(self, *tensors: object) -> None:
         self.saved_tensors = tensors
 
-    def save_for_forward(self, *tensors: Any) -> None:
+    def save_for_forward(self, *tensors: object) -> None:
         pass
 
-    def mark_dirty(self, *tensors: Any) -> None:
+    def mark_dirty(self, *tensors: object) -> None:
         pass
 
-    def mark_non_differentiable(self, *tensors: Any) -> None:
+    def mark_non_differentiable(self, *tensors: object) -> None:
         self.non_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         self.materialize_grads = value
 
 
-def gradients_like(context: Context, output: Any) -> list[Any]:
+def gradients_like(context: Context, output: object) -> list[object]:
     """Gradients of all outputs, such as backward may receive."""
     outputs = output if isinstance(output, tuple) else (output,)
     return [_gradient_like(context, item) for item in outputs]
 
 
-def _gradient_like(context: Context, output: Any) -> Any:
+def _gradient_like(context: Context, output: object) -> object:
     if isinstance(output, list):  # of an operator
         return [_gradient_like(context, item) for item in output]
     if not isinstance(output, torch.Tensor):
@@ -53,7 +53,9 @@ def _gradient_like(context: Context, output: Any) -> Any:
     return torch.empty_like(output)
 
 
-def apply_without_gradients(function: Any, needs_input_grad: tuple[bool, ...], *args: Any) -> Any:
+def apply_without_gradients(
+    function: Any, needs_input_grad: tuple[bool, ...], *args: Any
+) -> object:
     """`function.apply(*args)` if no gradient can be needed: just its forward."""
     context = Context(needs_input_grad)
     with torch.no_grad():
@@ -67,6 +69,6 @@ def apply_without_gradients(function: Any, needs_input_grad: tuple[bool, ...], *
     return _without_gradient(output)
 
 
-def _without_gradient(output: Any) -> Any:
+def _without_gradient(output: Any) -> object:
     needs = isinstance(output, torch.Tensor) and output.requires_grad
     return output.detach() if needs else output

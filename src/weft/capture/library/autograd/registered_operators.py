@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from weft._torch import AutogradFormula, autograd_formula
 from weft.capture.core.base import Args, Kwargs, SymbolicValue
@@ -37,7 +37,7 @@ _LISTS: Final = (ListValue, TupleValue)
 
 
 @call_operator.define
-def _call_operator(tx: Interpreter, operator: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _call_operator(tx: Interpreter, operator: object, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Record a call of an operator, and guard what its formula reads."""
     result = record(tx, operator, args, kwargs)
     for tensor in _tensors(tx, result):

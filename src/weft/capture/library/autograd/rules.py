@@ -11,7 +11,7 @@ their `.grad` becomes an attribute that the replacement sets behind the graph::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -108,7 +108,7 @@ def _backward(
     return NONE
 
 
-def _autograd_nodes(outputs: Sequence[SymbolicValue]) -> dict[int, Any]:
+def _autograd_nodes(outputs: Sequence[SymbolicValue]) -> dict[int, object]:
     """The nodes of the fakes' autograd graph behind the outputs, by id."""
     starts = []
     for output in outputs:
@@ -118,7 +118,7 @@ def _autograd_nodes(outputs: Sequence[SymbolicValue]) -> dict[int, Any]:
     return {id(node): node for node in nodes_behind(starts)}
 
 
-def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
+def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: Mapping[int, object]
             ) -> list[TensorValue]:
     """The leaves where the autograd graph ends, in the order of their first use."""
     ends = {id(node.variable) for node in nodes.values() if hasattr(node, "variable")}
@@ -216,7 +216,7 @@ def _autograd_grad(
 # -- tensors that left a graph that is freed ------------------------------------------------------
 
 
-def _free(tx: Interpreter, nodes: dict[int, Any], place: tuple[int, tuple[SourceLine, ...]]
+def _free(tx: Interpreter, nodes: Mapping[int, object], place: tuple[int, tuple[SourceLine, ...]]
           ) -> None:
     for key, node in nodes.items():
         if not hasattr(node, "variable"):  # leaves save nothing

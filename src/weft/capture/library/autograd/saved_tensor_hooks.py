@@ -72,7 +72,7 @@ def _try_on_fake(tx: Interpreter, pack: Any, unpack: Any) -> None:
         raise graph_break("state", f"a saved-tensor hook that needs data: {error}") from error
 
 
-def _form(tensor: Any) -> tuple[Any, ...]:
+def _form(tensor: Any) -> tuple[object, ...]:
     return tuple(tensor.example.shape), tensor.example.dtype, tensor.example.device
 
 

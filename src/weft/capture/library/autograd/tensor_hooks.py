@@ -89,7 +89,7 @@ def _maker(tx: Interpreter, hook: SymbolicValue, tensors: list[TensorValue]) -> 
     for cell in hook.closure:
         tx.early_ends.note_cell(tx, cell)
 
-    def make(*tensors_now: Any) -> types.FunctionType:
+    def make(*tensors_now: object) -> types.FunctionType:
         closure = tuple(types.CellType(of(tensors_now)) for of in cells)
         return types.FunctionType(
             hook.code, hook.globals, hook.name, tuple(of(tensors_now) for of in defaults), closure)

@@ -55,13 +55,13 @@ def is_iterable(tx: Interpreter, value: SymbolicValue) -> bool:
     return any(type_lookup(kind, name) is not MISSING for name in ("__iter__", "__getitem__"))
 
 
-def is_data_descriptor(attribute: Any) -> bool:
+def is_data_descriptor(attribute: object) -> bool:
     """Whether the descriptor takes precedence over the instance dictionary."""
     return any(type_lookup(type(attribute), name) is not MISSING
                for name in ("__set__", "__delete__"))
 
 
-def is_read_first(attribute: Any) -> bool:
+def is_read_first(attribute: object) -> bool:
     """Whether reading asks the descriptor before the instance dictionary: one that only sets or
     deletes is not asked."""
     return (is_data_descriptor(attribute)
@@ -81,7 +81,7 @@ def guard_inherited(tx: Interpreter, cls: type, name: str) -> None:
             return
 
 
-def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> SymbolicValue:
+def class_value(tx: Interpreter, cls: type, name: str, attribute: object) -> SymbolicValue:
     """The value of a class attribute that is not a descriptor; data is guarded, code is not."""
     if isinstance(attribute, (types.FunctionType, type)):
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
@@ -156,7 +156,7 @@ binder = registrar(BINDERS)
 """Register how descriptors of these types bind."""
 
 
-def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: object
          ) -> SymbolicValue:
     """`owner.name`, where the class defines it as `attribute`: what its `__get__` returns."""
     guard_inherited(tx, cls, name)
@@ -187,7 +187,8 @@ def _bind_static(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, at
 
 
 @binder(classmethod)
-def _bind_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+def _bind_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str,
+attribute: object
                        ) -> SymbolicValue:
     return bound_class_method(tx, tx.wrap_fixed(cls, cls.__name__), attribute, name)
 
@@ -213,7 +214,7 @@ class _Owner:
     """A stand-in for any class of the program, to try properties on."""
 
 
-def property_error(tx: Interpreter, cls: type, use: Callable[[Any], Any]) -> ObservedException:
+def property_error(tx: Interpreter, cls: type, use: Callable[[Any], object]) -> ObservedException:
     """The error of using a part that a property lacks, in Python's own words, with the class's
     name."""
     try:
@@ -242,7 +243,7 @@ def _bind_cached(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, at
 
 
 @binder(*_SLOT_TYPES)
-def _bind_slot(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+def _bind_slot(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: object
                ) -> SymbolicValue:
     check_slot(tx, cls, name, attribute)
     return owner.slot_attribute(tx, name)
@@ -267,13 +268,13 @@ def _bind_instance_method(tx: Interpreter, owner: SymbolicValue, cls: type, name
 
 @binder(types.ClassMethodDescriptorType)
 def _bind_c_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str,
-                         attribute: Any) -> SymbolicValue:
+                         attribute: object) -> SymbolicValue:
     function = tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
     return BoundMethodValue(tx.wrap_fixed(cls, cls.__name__), function)
 
 
 @binder(types.WrapperDescriptorType, types.MethodDescriptorType)
-def _bind_c_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+def _bind_c_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: object
                    ) -> SymbolicValue:
     return BoundMethodValue(owner, tx.wrap_fixed(attribute, f"{cls.__name__}.{name}"))
 

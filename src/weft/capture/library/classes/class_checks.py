@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
 
-def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
+def classes_of(tx: Interpreter, value: SymbolicValue) -> object:
     """The second argument of isinstance, as Python objects."""
     obj = python_object(tx, value)
     if obj is MISSING:
@@ -92,14 +92,14 @@ def _rely_on_registry(tx: Interpreter, kind: type, classes: type) -> None:
                   _Registered(kind, issubclass(kind, classes)))
 
 
-def _object(value: SymbolicValue) -> Any:
+def _object(value: SymbolicValue) -> object:
     """An object that `isinstance` can be called with instead of the program's."""
     if isinstance(value, TensorValue) and value.original is MISSING:
         return MISSING if own_class(value) else value.example
     return value.constant() if value.is_constant else value.real()
 
 
-def _asks_metaclass(tx: Interpreter, checker: Any, cls: type, value: SymbolicValue) -> bool:
+def _asks_metaclass(tx: Interpreter, checker: object, cls: type, value: SymbolicValue) -> bool:
     """The answer of a metaclass written in Python, which may look at the instance."""
     if not isinstance(checker, types.FunctionType):
         raise graph_break("unknown-operation", f"a check of {value!r} and {cls!r}")

@@ -64,7 +64,7 @@ constructor_named = rules(CONSTRUCTORS_BY_NAME, first=2)
 """Register the rule of calls of these types."""
 
 
-def python_constructor(cls: type, function: Any) -> None:
+def python_constructor(cls: type, function: object) -> None:
     """Register the Python function that is called instead of the type."""
     call = python_rule(function)
     constructor(cls)(lambda tx, cls, /, *args, **kwargs: call(tx, *args, **kwargs))
@@ -96,7 +96,7 @@ class ClassValue(SymbolicValue):
     def real(self) -> Any:
         return self.cls
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self.cls
 
     def proxy(self, tx: Interpreter) -> Any:
@@ -241,7 +241,7 @@ class ClassValue(SymbolicValue):
         raise error or tx.error(
             AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
 
-    def _bind_own(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
+    def _bind_own(self, tx: Interpreter, name: str, attribute: object) -> SymbolicValue:
         guard_inherited(tx, self.cls, name)
         if isinstance(attribute, classmethod):
             return bound_class_method(tx, self, attribute, f"{self.cls.__name__}.{name}")
@@ -335,7 +335,7 @@ class ClassValue(SymbolicValue):
         return super().contains(tx, item)
 
 
-def _is_member(cls: type[enum.Enum], value: Any, *others: Any) -> bool:
+def _is_member(cls: type[enum.Enum], value: object, *others: object) -> bool:
     try:
         return not others and (isinstance(value, cls) or value in cls._value2member_map_)
     except TypeError:
@@ -348,7 +348,7 @@ def decides_on_subclasses(cls: type) -> bool:
             or _is_written_by_user(type_lookup(cls, "__subclasshook__")))
 
 
-def _is_written_by_user(method: Any) -> bool:
+def _is_written_by_user(method: object) -> bool:
     """Whether a class method is Python code outside the standard library."""
     function = getattr(method, "__func__", None)
     return isinstance(function, types.FunctionType) and function.__module__ not in (
@@ -445,7 +445,7 @@ _EMPTY_MAKERS: Final = (object.__new__, dict.__new__, list.__new__, set.__new__,
                         torch.autograd.Function.__new__)  # old programs: `Square().apply(x)`
 
 
-def _container_new(maker: Any) -> bool:
+def _container_new(maker: object) -> bool:
     owner = getattr(maker, "__self__", None)
     return isinstance(owner, type) and owner.__module__ in ("builtins", "collections") and \
         issubclass(owner, (dict, list, set, deque))
@@ -518,7 +518,7 @@ class SuperValue(SymbolicValue):
                 return bind(tx, owner, base, name, attribute)
         raise tx.error(AttributeError, f"'super' object has no attribute '{name}'")
 
-    def _of_class(self, tx: Interpreter, owner: ClassValue, base: type, name: str, attribute: Any
+    def _of_class(self, tx: Interpreter, owner: ClassValue, base: type, name: str, attribute: object
                   ) -> SymbolicValue:
         if name == "__new__" or isinstance(attribute, staticmethod):
             function = attribute.__func__ if isinstance(attribute, staticmethod) else attribute

@@ -14,22 +14,22 @@ def bound(function: Any, owner: Any) -> Any:
     return classmethod(function).__get__(None, owner)
 
 
-def class_method_get(descriptor: Any, instance: Any, owner: Any = None) -> Any:
+def class_method_get(descriptor: Any, instance: Any, owner: Any = None) -> object:
     """classmethod.__get__"""
     return bound(descriptor.__func__, type(instance) if owner is None else owner)
 
 
-def static_method_get(descriptor: Any, instance: Any, owner: Any = None) -> Any:
+def static_method_get(descriptor: Any, instance: object, owner: object = None) -> object:
     """staticmethod.__get__"""
     return descriptor.__func__
 
 
-def static_method_call(descriptor: Any, *args: Any, **kwargs: Any) -> Any:
+def static_method_call(descriptor: Any, *args: Any, **kwargs: Any) -> object:
     """staticmethod.__call__"""
     return descriptor.__func__(*args, **kwargs)
 
 
-def property_get(descriptor: Any, instance: Any, owner: Any = None) -> Any:
+def property_get(descriptor: Any, instance: Any, owner: object = None) -> object:
     """property.__get__"""
     if instance is None:
         return descriptor

@@ -68,7 +68,7 @@ _DELETED = constant("<deleted>")
 _LIBRARY = ("torch", "weft")
 
 
-def instance_dict(obj: Any) -> dict[str, Any] | None:
+def instance_dict(obj: Any) -> dict[str, object] | None:
     """The object's `__dict__`, read without running code of its class."""
     try:
         if issubclass(type(obj), threading.local):  # a dictionary for each thread
@@ -82,14 +82,14 @@ def instance_dict(obj: Any) -> dict[str, Any] | None:
     return namespace if isinstance(namespace, dict) else None
 
 
-def _is_slot(attribute: Any) -> bool:
+def _is_slot(attribute: object) -> bool:
     """Whether the descriptor belongs to `__slots__` of a Python class; those of C types may refuse
     values."""
     return (isinstance(attribute, types.MemberDescriptorType)
             and "__slots__" in vars(attribute.__objclass__))
 
 
-def has_slot(obj: Any, name: str) -> bool:
+def has_slot(obj: object, name: str) -> bool:
     """Whether a `__slots__` member is set, found without running code of the object's class."""
     try:
         object.__getattribute__(obj, name)
@@ -138,13 +138,13 @@ class ObjectValue(SymbolicValue):
     def __repr__(self) -> str:
         return f"a {self.cls.__name__} object"
 
-    def _plain_key(self, tx: Interpreter, plain: SymbolicValue) -> Any:
+    def _plain_key(self, tx: Interpreter, plain: SymbolicValue) -> object:
         """A key that hashes and compares as the number, text or tuple, but is not that object:
         which of two equal keys a set holds is told by identity."""
         obj = self.original if self.original is not MISSING else self.copied(tx)
         return plain.dict_key(tx) if obj is MISSING else obj
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         hasher = type_lookup(self.cls, "__hash__")
         plain = plain_value(self)
         if plain is not None and all(type_lookup(self.cls, name) is type_lookup(
@@ -162,13 +162,13 @@ class ObjectValue(SymbolicValue):
 
     # -- attributes -------------------------------------------------------------------------------
 
-    def _defined(self, tx: Interpreter, name: str) -> Any:
+    def _defined(self, tx: Interpreter, name: str) -> object:
         """What the class defines under a name, guarded."""
         attribute = type_lookup(self.cls, name)
         guard_inherited(tx, self.cls, name)
         return attribute
 
-    def _hook(self, tx: Interpreter, name: str) -> Any:
+    def _hook(self, tx: Interpreter, name: str) -> object:
         """A special method of attribute access that the program's class overrides, or None."""
         hook = self._defined(tx, name)
         if isinstance(hook, types.FunctionType) or hook is MISSING:
@@ -232,7 +232,7 @@ class ObjectValue(SymbolicValue):
             return False
         return True
 
-    def _bind(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
+    def _bind(self, tx: Interpreter, name: str, attribute: object) -> SymbolicValue:
         if name == "__class__" and isinstance(attribute, types.GetSetDescriptorType):
             return tx.wrap_fixed(self.cls, self.cls.__name__)
         if name == "__dict__" and isinstance(attribute, _C_DESCRIPTORS):
@@ -330,7 +330,9 @@ class ObjectValue(SymbolicValue):
         """The class whose functions in C make the object and set its attributes."""
         return threading.local if self.cls is threading.local else object
 
-    def _error_of(self, tx: Interpreter, name: str, use: Callable[[Any], Any]) -> ObservedException:
+    def _error_of(
+        self, tx: Interpreter, name: str, use: Callable[[Any], object]
+    ) -> ObservedException:
         """The AttributeError of an object without contents, in the words of the Python version."""
         try:
             use(self._in_c.__new__(self.cls))
@@ -340,7 +342,7 @@ class ObjectValue(SymbolicValue):
             return self._missing(tx, name)
         raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
 
-    def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
+    def _set_descriptor(self, tx: Interpreter, name: str, attribute: object, value: SymbolicValue
                         ) -> None:
         if isinstance(attribute, property):
             if attribute.fset is None:
@@ -534,7 +536,7 @@ class ObjectValue(SymbolicValue):
             return None if same is None else boolean(not same.truth(tx))
         return None
 
-    def _is_operator_of_base(self, tx: Interpreter, name: str, attribute: Any) -> bool:
+    def _is_operator_of_base(self, tx: Interpreter, name: str, attribute: object) -> bool:
         """Whether the operator is that of a list, set or deque; for dictionaries, `d |= other`."""
         if not isinstance(attribute, types.WrapperDescriptorType) or plain_value(self) is not None:
             return False
@@ -656,14 +658,14 @@ _OWN_NAMES: Final = frozenset({"__weakref__", "__orig_bases__", "__parameters__"
 """What may be defined between a subclass and its base with no effect on C functions."""
 
 
-def _keeps_protocols(cls: type, base: Any) -> bool:
+def _keeps_protocols(cls: type, base: object) -> bool:
     """Whether the class defines no special method that C functions may call on an instance."""
     derived = cls.__mro__[:cls.__mro__.index(base)]
     names = {name for base_class in derived for name in vars(base_class) if name.startswith("__")}
     return all(name not in dir(base) and name in _OWN_NAMES for name in names - _MAKING)
 
 
-def _is_identity(cls: type, hasher: Any) -> bool:
+def _is_identity(cls: type, hasher: object) -> bool:
     """Whether a library class's hash and equality are those of `object`."""
     home = str(hasher.__module__).partition(".")[0]
     return home in _LIBRARY and type_lookup(cls, "__eq__") is object.__eq__

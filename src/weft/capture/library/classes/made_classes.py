@@ -20,7 +20,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -149,7 +149,7 @@ class ProcessedClass(SymbolicValue):
 
 
 def new_class(metaclass: type, name: str, bases: tuple[type, ...],
-              items: tuple[tuple[str, Any], ...], tells: bool) -> Any:
+              items: tuple[tuple[str, object], ...], tells: bool) -> object:
     """Make a class as a `class` statement does, but run no code of the program: that of metaclasses
     and `__init_subclass__` is interpreted."""
     if metaclass not in _METACLASSES or tells:
@@ -316,7 +316,7 @@ _NOT_TOLD: Final = vars(object)["__init_subclass__"]
 
 
 def _model(tx: Interpreter, recipe: MadeClass, classes: tuple[type, ...],
-           items: tuple[tuple[str, Any], ...]) -> Any:
+           items: tuple[tuple[str, object], ...]) -> Any:
     """The real class that stands for the recipe's."""
     arguments = recipe.metaclass, recipe.name, classes, items, recipe.tells
     if not recipe.tells:
@@ -353,7 +353,7 @@ def _check_enumeration(classes: tuple[type, ...], namespace: Namespace) -> None:
 
 
 def _check_attributes(
-    recipe: MadeClass, classes: tuple[type, ...], stand_ins: dict[str, Any]
+    recipe: MadeClass, classes: tuple[type, ...], stand_ins: Mapping[str, object]
 ) -> None:
     """Break the graph if setting attributes late would make another class."""
     name, late = recipe.name, recipe.late
@@ -370,7 +370,7 @@ def _check_attributes(
 
 
 def _call_set_name(
-    tx: Interpreter, cls: ClassValue, key: str, obj: Any, value: SymbolicValue
+    tx: Interpreter, cls: ClassValue, key: str, obj: object, value: SymbolicValue
 ) -> None:
     """Interpret the `__set_name__` of an attribute."""
     function = tx.wrap_fixed(type_lookup(type(obj), "__set_name__"), "__set_name__")
@@ -387,7 +387,7 @@ def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:
     return ClassValue(model)
 
 
-def _has_set_name(obj: Any) -> bool:
+def _has_set_name(obj: object) -> bool:
     teller = type_lookup(type(obj), "__set_name__")
     return teller is not MISSING and not isinstance(teller, types.MethodDescriptorType) and (
         not isinstance(obj, _TOLD_AS_IT_IS))
@@ -419,7 +419,7 @@ def _set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue)
 # -- stand-ins ------------------------------------------------------------------------------------
 
 
-def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
+def stand_in(tx: Interpreter, value: SymbolicValue) -> object:
     """A real object for use in a model, which the interpreter knows as the value."""
     value = tx.force(value)
     if value.is_constant:
@@ -453,12 +453,12 @@ def _function(tx: Interpreter, value: Any) -> Any:
     return function
 
 
-def _descriptor(tx: Interpreter, value: Any) -> Any:
+def _descriptor(tx: Interpreter, value: Any) -> object:
     parts = [stand_in(tx, part) for part in value.parts]
     return value.kind(*parts)
 
 
-def _object(tx: Interpreter, value: Any) -> Any:
+def _object(tx: Interpreter, value: Any) -> object:
     if value.contents is not None or type_lookup(value.cls, "__new__") is not object.__new__:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
     instance = object.__new__(value.cls)

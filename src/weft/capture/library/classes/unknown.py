@@ -33,7 +33,7 @@ class UnknownValue(OutsideObject):
 
     __slots__ = ()
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         if type(self.object).__hash__ is _IDENTITY_HASH:
             return tx.identities.key(self, self.object)
         if _compares_as_constant(self.object):
@@ -71,7 +71,7 @@ class UnheldTensor(UnknownValue):
 
     __slots__ = ()
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         raise self._break(f"hash of {self!r}")
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
@@ -133,7 +133,7 @@ def is_plain_method(obj: object, name: str) -> bool:
     return not kind.__dictoffset__ or name not in instance_dict(obj)
 
 
-def _compares_as_constant(obj: Any) -> bool:
+def _compares_as_constant(obj: object) -> bool:
     """Whether it is a number or text whose subclass keeps hash, equality and truth."""
     base: Any = next((base for base in _CONSTANTS if isinstance(obj, base)), None)
     return base is not None and all(
@@ -141,7 +141,7 @@ def _compares_as_constant(obj: Any) -> bool:
         for name in ("__hash__", "__eq__", "__bool__", "__len__"))
 
 
-def unknown(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def unknown(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     """The value of an object whose type has no family."""
     if source is None:
         if hasattr(type(obj), "__next__"):

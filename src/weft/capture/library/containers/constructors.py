@@ -280,7 +280,7 @@ def _str(tx: Interpreter, cls: type, object: SymbolicValue | None = None,
     return text_of(tx, object)
 
 
-def _rule_of_method(method: BoundMethodValue) -> Any:
+def _rule_of_method(method: BoundMethodValue) -> object:
     function: Any = method.function.real()
     return EXTERNAL_METHODS.get((getattr(function, "__objclass__", object), function.__name__))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.core.base import MISSING, LazyValue, SymbolicValue
@@ -56,7 +56,7 @@ class DequeValue(GrowingValue):
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
         return DequeValue(items, self.maxlen)
 
-    def build(self, items: list[Any]) -> Any:
+    def build(self, items: Sequence[object]) -> Any:
         return deque(items, self.maxlen)
 
     def proxy(self, tx: Interpreter) -> Any:
@@ -252,7 +252,7 @@ class DequeIterator(IteratorValue):
 
 
 @functools.lru_cache(maxsize=1024)
-def _item_getter(index: int) -> Callable[[Any], Any]:
+def _item_getter(index: int) -> Callable[[Any], object]:
     return lambda items: deque.__getitem__(items, index)
 
 

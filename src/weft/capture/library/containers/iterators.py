@@ -138,7 +138,7 @@ class LazyIterator(IteratorValue):
 
 
 @list_iterator.define
-def _list_iterator(tx: Interpreter, iterator: Iterator[Any]) -> SymbolicValue:
+def _list_iterator(tx: Interpreter, iterator: Iterator[object]) -> SymbolicValue:
     items = list(iterator)
     return LazyIterator(type(iterator), lambda: map(tx.wrap_new, items), True)
 

@@ -74,7 +74,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+    def lookup(self, tx: Interpreter, key: object) -> SymbolicValue | None:
         """The value under a Python key, or None; either is guarded."""
         self._settle(tx, key)
         if key.__class__ is UserKey and not self._complete:
@@ -94,7 +94,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
             return None
         return self._read(tx, key)
 
-    def _read(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+    def _read(self, tx: Interpreter, key: object) -> SymbolicValue | None:
         assert self.source is not None
         try:
             obj = self.original.get(key, MISSING) if type(self.original) is dict else _get(
@@ -110,13 +110,13 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
         self._entries[key] = (self._key_value(tx, self._stored_key(key)), value)
         return value
 
-    def _stored_key(self, key: Any) -> Any:
+    def _stored_key(self, key: object) -> object:
         """The key of the outside dictionary that equals `key`, which may be of a subclass."""
         if type(key) in (str, int) or not isinstance(key, (str, int, tuple)):
             return key  # (`_merge` looks whether 1 is True)
         return {stored: stored for stored, _ in _items(self.original)}.get(key, key)
 
-    def _guard_missing(self, tx: Interpreter, key: Any) -> None:
+    def _guard_missing(self, tx: Interpreter, key: object) -> None:
         if self.keys_guarded or (self.is_namespace and self._is_of_library()):
             return
         assert self.source is not None
@@ -159,7 +159,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
             self._entries[key] = self._key_value(tx, key), value  # `known` may say True for 1
         self._entries.update(known)
 
-    def _key_value(self, tx: Interpreter, key: Any) -> SymbolicValue:
+    def _key_value(self, tx: Interpreter, key: object) -> SymbolicValue:
         if self.source is not None and not isinstance(key, (str, int, tuple, type(None))):
             return tx.wrap_fixed(key, describe(key))
         return tx.wrap_new(key)
@@ -176,7 +176,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue
+    def store(self, tx: Interpreter, key: object, key_value: SymbolicValue, value: SymbolicValue
               ) -> None:
         """Set a key."""
         self._settle(tx, key)
@@ -194,7 +194,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
             self.reordered = True
         self._changed(tx, key)
 
-    def _settle(self, tx: Interpreter, key: Any) -> None:
+    def _settle(self, tx: Interpreter, key: object) -> None:
         """Guard that a key object is, or is not, a key of the outside dictionary."""
         if key.__class__ is str or self.original is None or self.source is None:
             return
@@ -206,7 +206,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
         elif key.__class__ is not UserKey:
             tx.identities.guard_lookup(self.source, self.original, key)
 
-    def remove(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+    def remove(self, tx: Interpreter, key: object) -> SymbolicValue | None:
         """Delete a key and return its value."""
         old = self.lookup(tx, key)
         if old is not None:
@@ -217,12 +217,12 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
             self._changed(tx, key)
         return old
 
-    def _check_kept(self, key: Any) -> None:
+    def _check_kept(self, key: object) -> None:
         """Break the graph before the outside dictionary loses an object that is watched."""
         if self.source is not None and key not in self.written and key not in self._gone:
             check_kept(_get(self.original, key))
 
-    def _changed(self, tx: Interpreter, key: Any) -> None:
+    def _changed(self, tx: Interpreter, key: object) -> None:
         if self.source is not None:
             self.written[key] = None
             tx.effects.touch(self)
@@ -249,7 +249,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
         for key in self.written:
             self._replay_key(emit, target, key)
 
-    def _replay_key(self, emit: Emitter, target: str, key: Any) -> None:
+    def _replay_key(self, emit: Emitter, target: str, key: object) -> None:
         entry = self._entries.get(key)
         if entry is None:
             kind = emit.constant(self.cls)
@@ -268,7 +268,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
         else:
             emit.line(f"{target}[{key}] = {value}")
 
-    def _unchanged(self, key: Any, value: SymbolicValue) -> bool:
+    def _unchanged(self, key: object, value: SymbolicValue) -> bool:
         """Whether the key holds the same object as before the frame."""
         old = _get(self.original, key)
         if old is MISSING or key in self._unread:
@@ -281,7 +281,7 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
         guarded = any(check[0] in ("eq", "is") for check in self.source.dict_item(key).checks)
         return guarded and type(now) is type(old) and isinstance(old, (int, str)) and now == old
 
-    def _pair(self, emit: Emitter, key: Any) -> str:
+    def _pair(self, emit: Emitter, key: object) -> str:
         key_value, value = self._entries[key]
         return f"{emit.value(key_value)}: {emit.value(value)}"
 
@@ -522,7 +522,7 @@ def is_mapping_object(value: SymbolicValue) -> bool:
     return hasattr(value.python_type(), "keys")
 
 
-def _get(mapping: Any, key: Any) -> Any:
+def _get(mapping: Any, key: Any) -> object:
     if isinstance(mapping, dict):
         return dict.get(mapping, key, MISSING)
     return mapping.get(key, MISSING)
@@ -602,7 +602,7 @@ class DictView(ContainerMethods):
         """The items of the view."""
         return [self.shown(tx, key) for key in list(self.owner.complete(tx))]
 
-    def shown(self, tx: Interpreter, key: Any) -> SymbolicValue:
+    def shown(self, tx: Interpreter, key: object) -> SymbolicValue:
         """The item of the view for one key."""
         if self.what == "keys":
             return self.owner.complete(tx)[key][0]
@@ -741,7 +741,7 @@ def _wrap_proxy(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     return ProxyValue(tx.wrap(_shown_by(obj), source.call(_shown_by, source.name)), source, obj)
 
 
-def _shown_by(proxy: types.MappingProxyType[Any, Any]) -> Any:
+def _shown_by(proxy: types.MappingProxyType[Any, Any]) -> object:
     """The mapping behind the proxy."""
     return gc.get_referents(proxy)[0]
 
@@ -766,11 +766,11 @@ def _wrap_defaultdict(tx: Interpreter, obj: Any, source: Source | None) -> Symbo
     return DictValue(source, obj, cls=defaultdict, factory=factory)
 
 
-def _typed_keys(mapping: OrderedDict[Any, Any]) -> list[tuple[type, Any]]:
+def _typed_keys(mapping: OrderedDict[Any, Any]) -> list[tuple[type, object]]:
     return [(type(key), key) for key, _ in _items(mapping)]
 
 
-def _items(mapping: Any) -> Iterable[tuple[Any, Any]]:
+def _items(mapping: Any) -> Iterable[tuple[object, object]]:
     """The items of a dict, even if a subclass overrides `items`."""
     if isinstance(mapping, OrderedDict):
         try:

@@ -12,7 +12,7 @@ methods::
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.core.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
@@ -50,7 +50,7 @@ class NamedTupleValue(TupleValue):
         named = getattr(self.cls, "_fields", None)
         return named if named is not None else struct_fields(self.cls)
 
-    def build(self, items: list[Any]) -> Any:
+    def build(self, items: Sequence[object]) -> Any:
         named = hasattr(self.cls, "_fields")  # an overridden `__new__` may do more
         return tuple.__new__(self.cls, items) if named else self.cls(items)
 
@@ -102,7 +102,7 @@ class NamedTupleValue(TupleValue):
         self._refuse_own("__contains__")
         return super().contains(tx, item)
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         self._refuse_own("__hash__", "__eq__")
         return super().dict_key(tx)
 
@@ -175,7 +175,7 @@ tuple_subclass: Declared[[Interpreter, Any, Source | None], SymbolicValue] = Dec
 
 
 @wraps(tuple, subclasses=True)
-def _wrap_named(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_named(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     cls = type(obj)
     if hasattr(cls, "_fields"):
         return NamedTupleValue(tuple_items(tx, obj, source), source, cls)

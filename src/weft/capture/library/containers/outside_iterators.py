@@ -47,10 +47,10 @@ _TABLES: Final[tuple[type, ...]] = tuple(map(type, (
 
 
 @cache
-def _ahead(n: int) -> Callable[[Iterator[Any]], Any]:
+def _ahead(n: int) -> Callable[[Iterator[Any]], object]:
     """A function that returns the item after the next `n`, from a copy of the iterator."""
 
-    def peek(iterator: Iterator[Any]) -> Any:
+    def peek(iterator: Iterator[object]) -> object:
         if type(iterator) is _BACKWARDS and _has_shrunk(iterator):
             return _END
         return next(islice(copy.copy(iterator), n, None), _END)
@@ -151,18 +151,18 @@ def _wrap_table_iterator(tx: Interpreter, obj: Any, source: Source | None) -> Sy
     return _wrap_iterator(tx, obj, source)
 
 
-def _parts(iterator: Any) -> tuple[Any, ...]:
+def _parts(iterator: Any) -> tuple[object, ...]:
     """The iterators inside a zip, map or enumerate object."""
     return iterator.__reduce__()[1]  # type: ignore[no-any-return]
 
 
-def _part_sources(obj: Any, source: Source) -> list[tuple[Any, Source]]:
+def _part_sources(obj: object, source: Source) -> list[tuple[object, Source]]:
     parts = source.call(_parts, source.name)
     return [(part, parts.tuple_item(n)) for n, part in enumerate(_parts(obj))]
 
 
 @wraps(zip)
-def _wrap_zip(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_zip(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is None or source.is_fixed:
         return unknown(tx, obj, source)
     strict = _is_strict(obj)
@@ -174,12 +174,12 @@ def _wrap_zip(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue
     return _with_source(ZipIterator(sources, strict), source)
 
 
-def _is_strict(iterator: Any) -> bool:
+def _is_strict(iterator: object) -> bool:
     return len(iterator.__reduce__()) > 2
 
 
 @wraps(map)
-def _wrap_map(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_map(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is None or source.is_fixed:
         return unknown(tx, obj, source)
     tx.guards.add(source, "type_is", map)
@@ -235,7 +235,7 @@ def _claim(value: SymbolicValue) -> bool:
 
 
 @wraps(enumerate)
-def _wrap_enumerate(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_enumerate(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is None or source.is_fixed or tx.outside.value_of(_parts(obj)[0]) is not None:
         return unknown(tx, obj, source)
     tx.guards.add(source, "type_is", enumerate)

@@ -11,7 +11,7 @@ import functools
 import operator
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
 
 import torch
@@ -128,7 +128,7 @@ class SequenceValue(ContainerMethods):
         return any(issubclass(self.kind, base) and issubclass(other.kind, base)
                    for base in (list, tuple, deque))
 
-    def _compare(self, tx: Interpreter, op: str, other: SymbolicValue) -> Any:
+    def _compare(self, tx: Interpreter, op: str, other: SymbolicValue) -> object:
         if not isinstance(other, SequenceValue) or not self._concatenates(other):
             return None
         by_equality = op in ("eq", "ne")
@@ -172,7 +172,7 @@ class SequenceValue(ContainerMethods):
         objects = [python_object(tx, item) for item in self.items]
         return MISSING if any(o is MISSING for o in objects) else self.build(objects)
 
-    def build(self, items: list[Any]) -> Any:
+    def build(self, items: Sequence[object]) -> Any:
         """A Python sequence of this type."""
         return self.kind(items)
 
@@ -502,7 +502,7 @@ class TupleValue(SequenceValue):
     def constant(self) -> Any:
         return self.build([item.constant() for item in self.items])
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return tuple(item.dict_key(tx) for item in self.all(tx))
 
     def rebuild(self, emit: Emitter) -> str:
@@ -712,12 +712,12 @@ def tuple_items(tx: Interpreter, obj: Any, source: Source | None) -> list[Any]:
 
 
 @wraps(tuple)
-def _wrap_tuple(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_tuple(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     return TupleValue(tuple_items(tx, obj, source), source)
 
 
 @wraps(torch.Size)
-def _wrap_size(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_size(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     return SizeValue(tuple_items(tx, obj, source), source)
 
 

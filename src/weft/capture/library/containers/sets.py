@@ -60,7 +60,9 @@ class SetValue(ContainerMethods):
         return copy
 
     @staticmethod
-    def _filled(kind: type, keys: Any, entries: Iterable[tuple[Any, SymbolicValue]]) -> SetValue:
+    def _filled(
+        kind: type, keys: object, entries: Iterable[tuple[object, SymbolicValue]]
+    ) -> SetValue:
         result = SetValue(cls=kind)
         result.keys = kind(keys)
         kept = set(map(id, result.keys))
@@ -94,7 +96,7 @@ class SetValue(ContainerMethods):
             return MISSING
         return self.constant()
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return frozenset(self.entries) if self.cls is frozenset else super().dict_key(tx)
 
     def truth(self, tx: Interpreter) -> bool:
@@ -106,12 +108,12 @@ class SetValue(ContainerMethods):
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         return self._key(tx, item) in self.entries
 
-    def _key(self, tx: Interpreter, item: SymbolicValue) -> Any:
+    def _key(self, tx: Interpreter, item: SymbolicValue) -> object:
         key = item.dict_key(tx)
         self._guard_lookup(tx, key, item)
         return key
 
-    def _guard_lookup(self, tx: Interpreter, key: Any, item: SymbolicValue) -> None:
+    def _guard_lookup(self, tx: Interpreter, key: object, item: SymbolicValue) -> None:
         """Guard whether an outside set holds the item."""
         if self.source is not None and self.original is not MISSING:
             if key.__class__ is RunTimeKey:
@@ -149,7 +151,7 @@ class SetValue(ContainerMethods):
                 key.check()
         return text.format(", ".join(emit.hashed(self.entries[key]) for key in keys))
 
-    def _way(self) -> tuple[str, list[Any]] | None:
+    def _way(self) -> tuple[str, list[object]] | None:
         """How an empty set is filled to have the order of this one, and with which keys."""
         wanted = list(map(id, self.keys))
         return next(((text, keys) for text, make in _FILLINGS.items()
@@ -259,7 +261,7 @@ class SetValue(ContainerMethods):
             raise key_error(tx, item)
         return self._changed(tx)
 
-    def _remove(self, key: Any) -> SymbolicValue | None:
+    def _remove(self, key: object) -> SymbolicValue | None:
         self._own_keys().discard(key)
         return self.entries.pop(key, None)
 
@@ -378,7 +380,7 @@ def _keys_of(tx: Interpreter, value: SymbolicValue) -> _Operand:
     return dict.fromkeys(keys) if value.python_type() is dict else keys, entries
 
 
-def _orders(tx: Interpreter, values: Iterable[SymbolicValue]) -> dict[Source, Any]:
+def _orders(tx: Interpreter, values: Iterable[SymbolicValue]) -> dict[Source, object]:
     """`ordered_by` of a set made of these values."""
     order: dict[Source, Any] = {}
     for value in map(tx.force, values):
@@ -401,7 +403,7 @@ _COMPARISONS: dict[str, Any] = {
 }
 
 
-def _exact(item: Any) -> Any:
+def _exact(item: Any) -> object:
     """A key that tells equal items apart: 1 from True, 0.0 from -0.0."""
     kind = type(item)
     if kind in (set, frozenset):

@@ -55,7 +55,7 @@ class Memo(DictValue):
             raise graph_break("unknown-operation", "deepcopy of a tuple in a cycle")
         return known[1]
 
-    def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+    def lookup(self, tx: Interpreter, key: object) -> SymbolicValue | None:
         known = super().lookup(tx, key)
         if known is not None:
             return known

@@ -16,7 +16,7 @@ import torch.distributed as dist
 REDUCTIONS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 
 
-def _received(name: str, *args: Any) -> Any:
+def _received(name: str, *args: object) -> Any:
     calls = torch.ops._c10d_functional
     return calls.wait_tensor(getattr(calls, name)(*args))
 
@@ -40,7 +40,7 @@ def _gathered(tensor: Any, group: Any) -> Any:
 
 
 @torch.no_grad()
-def _all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None) -> None:
+def _all_gather_single(output_tensor: Any, input_tensor: object, group: object = None) -> None:
     gathered = _gathered(input_tensor, group or dist.group.WORLD)
     output_tensor.copy_(gathered.view_as(output_tensor))
 

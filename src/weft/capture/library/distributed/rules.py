@@ -37,7 +37,7 @@ class ProcessGroupValue(OutsideObject):
 
     __slots__ = ()
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return tx.identities.key(self, self.object)
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
@@ -83,7 +83,7 @@ def _reduction(tx: Interpreter, operation: SymbolicValue) -> str:
 
 if dist.is_available():
     @wraps(dist.ProcessGroup)
-    def _wrap_group(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    def _wrap_group(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
         tx.guards.identity(source, obj)
         return ProcessGroupValue(obj, source)
 

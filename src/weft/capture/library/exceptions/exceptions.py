@@ -176,7 +176,7 @@ class ExceptionValue(ObjectValue):
         `ImportError("text").msg`."""
         return tx.wrap_new(getattr(self._again(tx, name), name))
 
-    def _again(self, tx: Interpreter, what: str) -> Any:
+    def _again(self, tx: Interpreter, what: str) -> object:
         """An equal exception; breaks the graph if its parts are no constants."""
         objects = [python_object(tx, arg) for arg in self.args]
         fields = {name: python_object(tx, field) for name, field in self.fields.items()}
@@ -199,7 +199,7 @@ class ExceptionValue(ObjectValue):
             return None
         return constant(str(self._again(tx, "str")))
 
-    def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
+    def _set_descriptor(self, tx: Interpreter, name: str, attribute: object, value: SymbolicValue
                         ) -> None:
         if not _may_be(name, value):
             raise graph_break("unknown-operation", f"setting {name} of {self!r} to {value!r}")
@@ -297,7 +297,7 @@ def _fields(cls: type) -> frozenset[str]:
         if isinstance(attribute, kinds) and name not in _COMMON and name[:2] != "__")
 
 
-def _is_plain_field(cls: type, name: str, attribute: Any) -> bool:
+def _is_plain_field(cls: type, name: str, attribute: object) -> bool:
     """Whether setting the attribute just stores the value."""
     return (isinstance(attribute, types.MemberDescriptorType) and name in _fields(cls)
             and not issubclass(cls, _COMPLEX))
@@ -373,7 +373,7 @@ def adopt(error: BaseException) -> None:
     error.__context__ = handled
 
 
-def _handled_outside(exc_info: Any) -> Any:
+def _handled_outside(exc_info: Any) -> object:
     return exc_info()[1]
 
 

@@ -7,11 +7,11 @@ Place in the pipeline: interpreted in place of the instructions and methods
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
-def check_match(error: Any, kinds: Any) -> tuple[Any, Any]:
+def check_match(error: Any, kinds: Any) -> tuple[object, object]:
     """CHECK_EG_MATCH: the rest of the exception, and the part that matches; None for nothing."""
     for kind in kinds if isinstance(kinds, tuple) else (kinds,):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
@@ -29,7 +29,7 @@ def check_match(error: Any, kinds: Any) -> tuple[Any, Any]:
     return error, None
 
 
-def prepare_reraise(error: Any, raised: list[Any]) -> Any:
+def prepare_reraise(error: object, raised: Sequence[object]) -> object:
     """PREP_RERAISE_STAR: the exception that leaves the statement, or None."""
     if not isinstance(error, BaseExceptionGroup):
         return raised[0] if raised else None
@@ -53,7 +53,7 @@ def _is_part(error: Any, whole: Any) -> bool:
             and error.__context__ is whole.__context__)
 
 
-def _leaves(error: Any) -> Iterator[Any]:
+def _leaves(error: object) -> Iterator[object]:
     if isinstance(error, BaseExceptionGroup):
         for member in error.exceptions:
             yield from _leaves(member)
@@ -61,17 +61,17 @@ def _leaves(error: Any) -> Iterator[Any]:
         yield error
 
 
-def split(self: Any, condition: Any) -> tuple[Any, Any]:
+def split(self: object, condition: object) -> tuple[Any, Any]:
     """BaseExceptionGroup.split"""
     return _split(self, _test_of(condition))
 
 
-def subgroup(self: Any, condition: Any) -> Any:
+def subgroup(self: object, condition: object) -> object:
     """BaseExceptionGroup.subgroup"""
     return _split(self, _test_of(condition))[0]
 
 
-def derive(self: Any, exceptions: Any) -> Any:
+def derive(self: Any, exceptions: Any) -> object:
     """BaseExceptionGroup.derive"""
     return ExceptionGroup(self.message, exceptions)
 
@@ -85,7 +85,7 @@ def _test_of(condition: Any) -> Callable[[Any], bool]:
     return lambda error: isinstance(error, condition)
 
 
-def _split(error: Any, test: Callable[[Any], bool]) -> tuple[Any, Any]:
+def _split(error: object, test: Callable[[Any], bool]) -> tuple[Any, Any]:
     if test(error):
         return error, None
     if not isinstance(error, BaseExceptionGroup):
@@ -100,7 +100,7 @@ def _split(error: Any, test: Callable[[Any], bool]) -> tuple[Any, Any]:
     return _derive(error, matching), _derive(error, rest)
 
 
-def _derive(error: Any, exceptions: list[Any]) -> Any:
+def _derive(error: Any, exceptions: list[Any]) -> object:
     """A group like this one, of some of its exceptions."""
     if not exceptions:
         return None

@@ -266,7 +266,7 @@ def _globals(tx: Interpreter) -> SymbolicValue:
     return tx.frame.globals
 
 
-def _test(function: Any, answer: Callable[..., bool]) -> None:
+def _test(function: object, answer: Callable[..., bool]) -> None:
     """The rule of a function that tests its arguments."""
 
     @rule(function)
@@ -393,7 +393,7 @@ def _pow(tx: Interpreter, base: SymbolicValue, exp: SymbolicValue, mod: Symbolic
     return constant(evaluate(tx, lambda: pow(base.constant(), exp.constant(), mod.constant())))
 
 
-def _importing(function: Callable[[str], Any]) -> None:
+def _importing(function: Callable[[str], object]) -> None:
     """The rule of a function that imports; it returns a module that is loaded already."""
 
     @rule(function)

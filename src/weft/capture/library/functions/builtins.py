@@ -76,7 +76,7 @@ class BuiltinValue(SymbolicValue):
     def real(self) -> Any:
         return self.function
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self.function
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class BuiltinValue(SymbolicValue):
             return self._method_of_object(tx, tx.wrap_fixed(bound, repr(self)), args, kwargs)
         return self._on_constants(tx, args, kwargs)
 
-    def _read_by_descriptor(self, args: Args) -> Any:
+    def _read_by_descriptor(self, args: Args) -> object:
         """The C descriptor whose `__get__` this call is, as `inspect` makes such calls, if reading
         the attribute is the same, or the object has no such attribute."""
         descriptor = getattr(self.function, "__self__", None)
@@ -257,7 +257,7 @@ EXTERNAL_METHODS: dict[tuple[type, str], Rule] = {}
 method_rule = rules(EXTERNAL_METHODS)
 
 
-def is_ruled_class_method(attribute: Any) -> bool:
+def is_ruled_class_method(attribute: object) -> bool:
     """Whether what a class defines is a class method in C with a rule, which gets the class."""
     return isinstance(attribute, types.ClassMethodDescriptorType) and (
         rule_of(attribute) is not None
@@ -344,5 +344,5 @@ def _wrap_instance_method(tx: Interpreter, obj: Any, source: Source | None) -> S
 
 @wraps(type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor), type(cond_operator),
        type(while_loop_operator), type(flex_attention_operator))
-def _wrap_operator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_operator(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     return wrap_builtin(tx, obj, source)

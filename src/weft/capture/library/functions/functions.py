@@ -83,7 +83,7 @@ def rule(*functions: Any) -> Callable[[F], F]:
     return register
 
 
-def python_rule(function: Any) -> RuleFunction:
+def python_rule(function: object) -> RuleFunction:
     """The rule that calls this Python function instead, which is interpreted like a program's."""
 
     def interpret(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
@@ -93,7 +93,7 @@ def python_rule(function: Any) -> RuleFunction:
     return interpret
 
 
-def polyfill(original: Any, function: Any) -> None:
+def polyfill(original: object, function: object) -> None:
     """Register the Python function that is interpreted in place of `original`."""
     rule(original)(python_rule(function))
 
@@ -146,7 +146,7 @@ class FunctionValue(SymbolicValue):
     def own_attributes(self) -> DictValue | None:
         return self.attributes
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self if self.original is MISSING else tx.identities.key(self, self.original)
 
     def __repr__(self) -> str:
@@ -443,7 +443,7 @@ class BoundMethodValue(SymbolicValue):
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.function.call(tx, [self.owner, *args], kwargs)
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return ("method", self.owner.dict_key(tx), self.function.dict_key(tx))
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
@@ -578,11 +578,11 @@ def _is_made_anew(obj: types.FunctionType, source: Source) -> bool:
     return not kept and bool(nested or obj.__closure__ or obj.__defaults__ or obj.__kwdefaults__)
 
 
-def _length(defaults: Any) -> tuple[str, Any]:
+def _length(defaults: Any) -> tuple[str, object]:
     return ("is", None) if defaults is None else ("len", len(defaults))
 
 
-def _default(tx: Interpreter, value: Any, source: Source, fixed: bool) -> SymbolicValue:
+def _default(tx: Interpreter, value: object, source: Source, fixed: bool) -> SymbolicValue:
     if fixed and type(value) in _IMMUTABLE:
         return constant(value)
     return tx.wrap(value, source)

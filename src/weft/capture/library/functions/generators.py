@@ -10,7 +10,7 @@ import inspect
 import types
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from weft.capture.bytecode.continuation import resume_generator
 from weft.capture.bytecode.tables import TABLE
@@ -376,7 +376,7 @@ def _exception_of(tx: Interpreter, kind: SymbolicValue, value: SymbolicValue = N
     return error
 
 
-def _empty_generator() -> Iterator[Any]:
+def _empty_generator() -> Iterator[object]:
     """A generator without items."""
     return
     yield

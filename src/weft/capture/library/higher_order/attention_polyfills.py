@@ -8,7 +8,7 @@ with the softmax.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ _AXES = ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0
 
 
 def flex_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any],
-    block_mask: tuple[Any, ...], scale: float, kernel_options: dict[str, Any],
-    score_mod_other_buffers: tuple[Any, ...] = (), mask_mod_other_buffers: tuple[Any, ...] = (),
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., object],
+    block_mask: tuple[Any, ...], scale: float, kernel_options: Mapping[str, object],
+    score_mod_other_buffers: tuple[object, ...] = (), mask_mod_other_buffers: tuple[Any, ...] = (),
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(B, H, M, D), 2 x (B or 1, H or fewer, N, D) -> (B, H, M, D'); 2 x (B, H, M), in powers of 2.
 
@@ -45,7 +45,7 @@ def flex_attention(
     return out, torch.logsumexp(scores, -1) / math.log(2), largest / math.log(2)
 
 
-def _over_all(function: Callable[..., Any], first: tuple[int, ...], others: int) -> Any:
+def _over_all(function: Callable[..., object], first: tuple[int, ...], others: int) -> Any:
     """The user's function of one score, or one place, applied to all of them."""
     for axes in _AXES:
         function = torch.vmap(function, in_dims=(*first, *axes) + (None,) * others, out_dims=0)

@@ -51,7 +51,7 @@ def _level(function: Any) -> None:
         return tx.wrap_new(function(*objects))
 
 
-def _plain_or_symbolic(tx: Interpreter, value: SymbolicValue) -> Any:
+def _plain_or_symbolic(tx: Interpreter, value: SymbolicValue) -> object:
     """The Python object; vmap accepts symbolic numbers of rows."""
     return value.example if isinstance(value, SymbolicNumberValue) else python_object(tx, value)
 
@@ -83,7 +83,7 @@ def _exit_dual(tx: Interpreter, level: SymbolicValue) -> SymbolicValue:
     return NONE
 
 
-def _wrapping(function: Any) -> None:
+def _wrapping(function: object) -> None:
     """The rule of a function that wraps or unwraps a tensor: a graph operation."""
 
     @rule(function)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from weft._torch import tree_flatten, tree_unflatten
 
 
-def mapped(function: Callable[..., Any], xs: Any, *args: Any) -> Any:
+def mapped(function: Callable[..., object], xs: object, *args: object) -> object:
     """`function(x, *args)` for the slices of `xs` along dimension 0, results stacked."""
     leaves, spec = tree_flatten(xs)
     results = []
@@ -20,8 +20,8 @@ def mapped(function: Callable[..., Any], xs: Any, *args: Any) -> Any:
 
 
 def scanned(
-    combine_fn: Callable[..., Any], init: Any, xs: Any, *, dim: int = 0, reverse: bool = False
-) -> Any:
+    combine_fn: Callable[..., Any], init: object, xs: object, *, dim: int = 0, reverse: bool = False
+) -> object:
     """`carry, y = combine_fn(carry, x)` along a dimension: the last carry, and the ys stacked."""
     leaves, spec = tree_flatten(xs)
     carry, results = init, []
@@ -36,9 +36,9 @@ def scanned(
 
 
 def associatively_scanned(
-    combine_fn: Callable[..., Any], xs: Any, dim: int, reverse: bool = False,
+    combine_fn: Callable[..., object], xs: object, dim: int, reverse: bool = False,
     combine_mode: str = "pointwise",
-) -> Any:
+) -> object:
     """`y[i] = combine_fn(y[i - 1], x[i])` along a dimension, in a logarithmic number of steps.
 
     With `combine_mode="generic"`, `combine_fn` may use whole slices, so it is mapped over them.
@@ -46,7 +46,7 @@ def associatively_scanned(
     leaves, spec = tree_flatten(xs)
     combine_fn = torch.vmap(combine_fn) if combine_mode == "generic" else combine_fn
 
-    def combine(left: list[Any], right: list[Any]) -> list[Any]:
+    def combine(left: Sequence[object], right: Sequence[object]) -> list[Any]:
         combined = combine_fn(tree_unflatten(left, spec), tree_unflatten(right, spec))
         return tree_flatten(combined)[0]
 
@@ -77,7 +77,7 @@ def _alternating(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
     return pairs if even.shape[0] == odd.shape[0] else torch.cat([pairs, even[-1:]])
 
 
-def stacked(results: list[Any], dim: int) -> Any:
+def stacked(results: Sequence[object], dim: int) -> object:
     """A tree like each result, whose tensors are the results' tensors stacked."""
     flat = [tree_flatten(result) for result in results]
     spec = flat[0][1]

@@ -68,7 +68,7 @@ def _checkpoint(tx: Interpreter, function: SymbolicValue, /, *args: SymbolicValu
     return body.result(tx, node)
 
 
-def _same_gradients(args: Sequence[SymbolicValue], results: Any) -> bool:
+def _same_gradients(args: Sequence[SymbolicValue], results: object) -> bool:
     """Whether the reentrant form of checkpoint gives the same gradients as the other form.
 
     Its results all need gradients if an argument does, and none otherwise.
@@ -93,7 +93,7 @@ def _version_before(node: fx.Node, now: int) -> int:
     return now if before is None else before
 
 
-def _setting(tx: Interpreter, value: SymbolicValue) -> Any:
+def _setting(tx: Interpreter, value: SymbolicValue) -> object:
     """A setting as an argument of the node; if it is no constant, as part of the module."""
     setting = held_object(tx, value, "checkpoint")
     if not callable(setting):
@@ -110,7 +110,7 @@ class _Held(torch.nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         """Return the function's result."""
         return self.function(*args)
 
@@ -141,7 +141,7 @@ def _cond(tx: Interpreter, pred: SymbolicValue, true_fn: SymbolicValue, false_fn
     return branches[0].result(tx, node)
 
 
-def _of_either(examples: Sequence[torch.Tensor], operands: Sequence[Any]) -> tuple[Any, ...]:
+def _of_either(examples: Sequence[torch.Tensor], operands: Sequence[object]) -> tuple[object, ...]:
     """Example outputs that depend on all operands for autograd, not only on those of the first
     branch."""
     tensors = [o for o in operands if isinstance(o, torch.Tensor) and o.requires_grad]
@@ -160,7 +160,7 @@ class _Chosen(torch.autograd.Function):
         return tuple(e.new_empty_strided(e.size(), e.stride()) for e in examples)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: object) -> Any:
         return (None, *(torch.zeros_like(o) for o in ctx.saved_tensors))
 
 

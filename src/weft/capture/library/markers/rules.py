@@ -111,7 +111,7 @@ class CompiledFunctionValue(OutsideObject):
 
     __slots__ = ()
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return tx.identities.key(self, self.object)
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class CompiledFunctionValue(OutsideObject):
 
 
 @wraps(CompiledFunction)
-def _wrap_compiled(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_compiled(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     tx.guards.identity(source, obj)
     return CompiledFunctionValue(obj, source)
 
@@ -241,7 +241,7 @@ def _compile(tx: Interpreter, /, model: SymbolicValue = NONE, **settings: Symbol
     return tx.wrap_fixed(_same, "torch.compile()") if is_none(model) else model
 
 
-def _same(model: Any) -> Any:
+def _same(model: object) -> Any:
     return model
 
 
@@ -295,13 +295,13 @@ def _is_seen_through(module: object) -> bool:
     return isinstance(module, str) and module.startswith(_SEEN_THROUGH)
 
 
-def _seen_through(original: Any) -> RuleFunction | None:
+def _seen_through(original: object) -> RuleFunction | None:
     if not isinstance(original, types.FunctionType) or not _is_seen_through(original.__module__):
         return None
     return functools.partial(_inlined, original)
 
 
-def _inlined(original: Any, tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
+def _inlined(original: object, tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue
              ) -> SymbolicValue:
     return tx.wrap_fixed(original, getattr(original, "__qualname__", "function")).call(
         tx, [*args], kwargs)
@@ -314,7 +314,7 @@ def _is_compiled_by_torch(function: types.FunctionType) -> bool:
             and function.__code__.co_filename.endswith(_COMPILER))
 
 
-def _break(function: Any) -> RuleFunction:
+def _break(function: object) -> RuleFunction:
     return breaking("disabled", disabled_text(function))
 
 

@@ -94,7 +94,7 @@ class ModuleValue(ObjectValue):
 
 
 @wraps(torch.nn.Module, subclasses=True)
-def _wrap_module(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_module(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     cls = type(obj)
     if source is None:
         source = tx.tree.object(obj, cls.__name__)
@@ -103,7 +103,7 @@ def _wrap_module(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     return ModuleValue(cls, source, obj)
 
 
-def _fresh_module(tx: Any, cls: type) -> ObjectValue | None:
+def _fresh_module(tx: object, cls: type) -> ObjectValue | None:
     return ModuleValue(cls) if issubclass(cls, torch.nn.Module) else None
 
 
@@ -126,7 +126,7 @@ class PythonModuleValue(SymbolicValue):
     def real(self) -> Any:
         return self.module
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self.module
 
     def __repr__(self) -> str:
@@ -155,7 +155,7 @@ class PythonModuleValue(SymbolicValue):
         obj = evaluate(tx, lambda: getattr(self.module, name))
         return tx.wrap(obj, tx.tree.object(self.module, self._name()).attribute(name))
 
-    def _own_descriptor(self, name: str, method: str) -> tuple[Any, types.FunctionType] | None:
+    def _own_descriptor(self, name: str, method: str) -> tuple[object, types.FunctionType] | None:
         """An attribute of the module's own class that is a descriptor with that method, and the
         method."""
         cls = type(self.module)

@@ -41,7 +41,7 @@ Check = Callable[[bool | torch.SymBool, str], None]
 """`hold` or `hold_expected`."""
 
 
-def note_symbols(tx: Interpreter, node: fx.Node, result: Any) -> None:
+def note_symbols(tx: Interpreter, node: fx.Node, result: object) -> None:
     """Record where an operation's result holds the symbols that it introduced."""
     for binding in bindings(tx.shapes.unbacked_symbols.take_fresh(), result):
         tx.data.places[binding.name] = (node, binding)
@@ -66,7 +66,7 @@ def _read(tx: Interpreter, node: fx.Node, binding: Binding) -> fx.Node:
     return _add(tx, "size", (node, binding.dim), example.size(binding.dim))
 
 
-def _add(tx: Interpreter, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:
+def _add(tx: Interpreter, target: object, args: tuple[object, ...], example: object) -> fx.Node:
     node: fx.Node = tx.builder.call(target, args, {}, example, tx.stack())
     tx.builder.n_calls -= 1  # numbers alone are not worth a graph
     return node
@@ -98,7 +98,7 @@ def condition_node(tx: Interpreter, condition: AnyCondition, number: Number) -> 
     return _float_condition(tx, condition, number)
 
 
-def _compare(tx: Interpreter, kind: str, *numbers: Any) -> Any:
+def _compare(tx: Interpreter, kind: str, *numbers: object) -> object:
     """A comparison of two integers or bools; symbolic bools have no `!=`."""
     of_bools = any(isinstance(n, fx.Node) and isinstance(n.meta["example_value"], torch.SymBool)
                    for n in numbers)
@@ -107,7 +107,7 @@ def _compare(tx: Interpreter, kind: str, *numbers: Any) -> Any:
     return _apply(tx, _COMPARE[kind], *numbers)
 
 
-def _float_condition(tx: Interpreter, condition: FloatRelation, number: Number) -> Any:
+def _float_condition(tx: Interpreter, condition: FloatRelation, number: Number) -> object:
     function = _FLOAT_COMPARE.get(condition.op)
     if function is None:
         raise graph_break("data-dependent-value", f"the condition {condition!r}")
@@ -115,7 +115,7 @@ def _float_condition(tx: Interpreter, condition: FloatRelation, number: Number) 
     return _apply(tx, torch.sym_not, outcome) if condition.negated else outcome
 
 
-def _apply(tx: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
+def _apply(tx: Interpreter, function: Callable[..., object], *args: object) -> Any:
     examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
     return _add(tx, function, args, function(*examples))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
 
-def float_operation(tx: Interpreter, op: str, *numbers: Any) -> SymbolicValue | None:
+def float_operation(tx: Interpreter, op: str, *numbers: object) -> SymbolicValue | None:
     """The symbolic result, or None if the operation is not defined for the numbers of this call."""
     if not _has_value(tx, op, numbers):
         return None
@@ -43,7 +43,7 @@ def _has_value(tx: Interpreter, op: str, numbers: tuple[Any, ...]) -> bool:
     return tx.shapes.evaluate(compare("is_real", apply(op, *values), 0))
 
 
-def _floor_division(number: Any, divisor: Any) -> Any:
+def _floor_division(number: Any, divisor: Any) -> object:
     """The integer quotient of sizes, if the division is known to be exact."""
     whole = rounded_down(apply("truediv", number_of(number), number_of(divisor)))
     if not isinstance(whole, Expr):

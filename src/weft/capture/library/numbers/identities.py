@@ -34,14 +34,14 @@ class RunTimeNumber(SymbolicValue):
         self.args = args
         self.fresh = fresh
 
-    def _key(self, tx: Interpreter) -> tuple[Any, ...]:
+    def _key(self, tx: Interpreter) -> tuple[object, ...]:
         if self.fresh:
             return (self.function, id(self))
         things = (arg if arg.real() is MISSING else tx.identities.key(arg, arg.real())
                   for arg in self.args)
         return (self.function, *map(id, things))
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return RunTimeKey(self, self._key(tx))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:

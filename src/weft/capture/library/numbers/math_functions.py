@@ -42,12 +42,12 @@ _OF_FLOATS: Final[Mapping[Any, str]] = {
 }
 
 
-def converts(function: Any) -> bool:
+def converts(function: object) -> bool:
     """Whether the function calls `__float__` of its arguments."""
     return function in _OF_FLOATS or function in (math.log, math.floor, math.ceil)
 
 
-def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
+def math_of_number(tx: Interpreter, function: object, args: Args, kwargs: Kwargs
                    ) -> SymbolicValue | None:
     """The symbolic result of `math.sqrt(x.shape[0])` and the like; None for other calls."""
     numbers = [operand(arg) for arg in args]

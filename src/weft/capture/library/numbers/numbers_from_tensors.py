@@ -248,7 +248,7 @@ def _likely_truth(tx: Interpreter, value: TensorValue) -> bool | None:
     return expected
 
 
-def _if_finite(tx: Interpreter, asked: Any) -> bool | None:
+def _if_finite(tx: Interpreter, asked: object) -> bool | None:
     """The truth of a condition on numbers that tell whether others are finite, if they are."""
     if not isinstance(asked, (Relation, Junction)):
         return None
@@ -263,7 +263,7 @@ def _if_finite(tx: Interpreter, asked: Any) -> bool | None:
     return outcome if isinstance(outcome, bool) else None
 
 
-def _expect_finite(tx: Interpreter, asked: Any) -> None:
+def _expect_finite(tx: Interpreter, asked: object) -> None:
     """Assume a condition; if the graph finds it false, the frame runs eagerly."""
     _hold(tx, asked, "expected of data: finite numbers", hold_expected)
     tx.note_check()
@@ -352,7 +352,7 @@ def _fitted_mask(tx: Interpreter, query: SymbolicValue, key: SymbolicValue, mask
     return record(tx, "expand", [mask, *sizes])
 
 
-def _is_plain_fit(size: Any, wanted: Any) -> bool:
+def _is_plain_fit(size: object, wanted: object) -> bool:
     return type(size) is int or certainly_equal(size, wanted)
 
 

@@ -102,7 +102,7 @@ class SymbolicNumberValue(SymbolicValue):
         except UndecidedValue as error:
             raise graph_break("data-dependent-value", str(error)) from error
 
-    def in_this_call(self) -> Any:
+    def in_this_call(self) -> object:
         """The number in this call, without guarding it; MISSING if it depends on data."""
         known = is_hinted(self.example)
         return self.python_type()(self.example.node.hint) if known else MISSING
@@ -122,7 +122,7 @@ class SymbolicNumberValue(SymbolicValue):
         """The plain number, for Python code that works on constants."""
         return evaluate(tx, self.constant)  # type: ignore[no-any-return]
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self.constant()
 
     def truth(self, tx: Interpreter) -> bool:
@@ -270,7 +270,7 @@ _OF_BOOLS: Final = frozenset({"add", "sub", "mul", "iadd", "isub", "imul"})
 _BETWEEN_BOOLS: Final = frozenset({"and_", "or_", "iand", "ior", "eq", "ne"})
 
 
-def _refuse(tx: Interpreter, function: Callable[..., Any], *values: SymbolicValue) -> None:
+def _refuse(tx: Interpreter, function: Callable[..., object], *values: SymbolicValue) -> None:
     """Raise the error of an operation that the values' types do not have."""
     objects = [value.python_type()(1) if isinstance(value, SymbolicNumberValue)
                else python_object(tx, value) for value in values]
@@ -278,7 +278,7 @@ def _refuse(tx: Interpreter, function: Callable[..., Any], *values: SymbolicValu
         evaluate(tx, lambda: function(*objects))
 
 
-def _stays_symbolic(op: str, left: SymbolicNumber, right: Any) -> bool:
+def _stays_symbolic(op: str, left: SymbolicNumber, right: object) -> bool:
     """Whether PyTorch's numbers do the operation as Python does; otherwise it is done on the
     numbers of this call."""
     if type(right) is int and abs(right) >= INF:
@@ -290,7 +290,7 @@ def _stays_symbolic(op: str, left: SymbolicNumber, right: Any) -> bool:
     return equals_bool or (both and op in _BETWEEN_BOOLS)
 
 
-def check_divisor(tx: Interpreter, op: str, number: Any, divisor: Any) -> None:
+def check_divisor(tx: Interpreter, op: str, number: object, divisor: object) -> None:
     """Guard that the divisor is not zero; if it is, raise Python's error."""
     try:
         is_zero = bool(divisor == 0)
@@ -303,14 +303,14 @@ def check_divisor(tx: Interpreter, op: str, number: Any, divisor: Any) -> None:
         evaluate(tx, lambda: divide(kinds[0](1), kinds[1](0)))
 
 
-def _gives_float(op: str, left: Any, right: Any) -> bool:
+def _gives_float(op: str, left: object, right: Any) -> bool:
     """Whether Python computes a float; a guard settles the sign of an int's exponent."""
     if any(isinstance(number, float | torch.SymFloat) for number in (left, right)):
         return True
     return op == "pow" and is_hinted(right) and bool(right < 0)
 
 
-def _as_int(number: SymbolicNumber) -> Any:
+def _as_int(number: SymbolicNumber) -> object:
     return torch.sym_int(number)
 
 
@@ -360,7 +360,7 @@ def _has_method(number: SymbolicNumber, name: str) -> bool:
     return not isinstance(number, torch.SymBool)
 
 
-def _is_certainly_not_zero(divisor: Any) -> bool:
+def _is_certainly_not_zero(divisor: object) -> bool:
     if isinstance(divisor, torch.SymInt):
         return divisor.node.shape_env.decide(ne(divisor.node.value, 0)) is True
     return not isinstance(divisor, torch.SymFloat) and divisor != 0
@@ -398,7 +398,7 @@ def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> Sym
     return tx.wrap_new(evaluate(tx, lambda: functools.reduce(function, numbers)))
 
 
-def operand(value: SymbolicValue) -> Any:
+def operand(value: SymbolicValue) -> object:
     """The Python or symbolic number to calculate with; None for other values."""
     if isinstance(value, SymbolicNumberValue):
         return value.example
@@ -454,7 +454,7 @@ def condition_of_inputs(emit: Emitter, condition: Any) -> str:
     return _NAME.sub(lambda m: names.get(m[0], m[0]), python_text(condition))
 
 
-def number_node(tx: Interpreter, value: Any) -> Any:
+def number_node(tx: Interpreter, value: object) -> object:
     """The graph node (or plain number) of an int or float expression."""
     return _Nodes(tx).number(value)
 
@@ -467,7 +467,7 @@ class _Nodes:
         self.tx = tx
         self.memo: dict[Any, Any] = tx.numbers.nodes
 
-    def number(self, value: Any) -> Any:
+    def number(self, value: object) -> Any:
         """The node (or plain number) for an int or float expression."""
         if isinstance(value, int | float):
             return value
@@ -488,7 +488,7 @@ class _Nodes:
         node: fx.Node = self.tx.builder.placeholder(source, example, hint)
         return node
 
-    def polynomial(self, value: Expr) -> Any:
+    def polynomial(self, value: Expr) -> object:
         atom = value.atom
         if isinstance(atom, Symbol):
             return self.symbol(value)
@@ -500,14 +500,14 @@ class _Nodes:
             total = term if total is None else self.call(operator.add, total, term)
         return self.call(operator.add, total, value.const) if value.const else total
 
-    def product(self, monomial: tuple[Atom, ...], coefficient: int) -> Any:
+    def product(self, monomial: tuple[Atom, ...], coefficient: int) -> object:
         result: Any = None
         for atom in monomial:
             factor = self.number(atom.expr)
             result = factor if result is None else self.call(operator.mul, result, factor)
         return result if coefficient == 1 else self.call(operator.mul, result, coefficient)
 
-    def atom(self, atom: Atom) -> Any:
+    def atom(self, atom: Atom) -> object:
         if isinstance(atom, Applied):
             return self.call(number_call(atom.function), *map(self.number, atom.args))
         function = _ATOM_FUNCTIONS[type(atom)]
@@ -520,7 +520,7 @@ class _Nodes:
         function = _FLOAT_FUNCTIONS.get(value.op) or float_call(value.op)
         return self.call(function, *map(self.number, value.args))
 
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, function: Callable[..., object], *args: object) -> Any:
         examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
         stack = self.tx.stack()
         node = self.tx.builder.call(function, args, {}, function(*examples), stack)

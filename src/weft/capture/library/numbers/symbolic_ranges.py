@@ -44,7 +44,7 @@ def _three(bounds: list[SymbolicValue]) -> tuple[SymbolicValue, ...]:
     return bounds[0], bounds[1], bounds[2] if len(bounds) > 2 else constant(1)
 
 
-def _items(start: Any, stop: Any, step: Any) -> list[Any]:
+def _items(start: Any, stop: Any, step: Any) -> list[object]:
     span, size = (stop - start, step) if step > 0 else (start - stop, -step)
     count = int((span + size - 1) // size) if span > 0 else 0
     return [start + i * step for i in range(count)]

@@ -157,14 +157,14 @@ class ArrayValue(SymbolicValue):
     def __repr__(self) -> str:
         return f"array {self.source}" if self.source is not None else "an array"
 
-    def stand_in(self) -> Any:
+    def stand_in(self) -> object:
         """An array for NumPy to try an operation with: the array itself, or one of the same form;
         MISSING if its sizes depend on data."""
         if self._known is not None:
             return self._known
         return blank_like(self.example, scalar=self.scalar, writeable=not self.readonly)
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         if self.scalar:
             raise graph_break("data-dependent-value", "hash of a NumPy scalar")
         raise tx.error(TypeError, "unhashable type: 'numpy.ndarray'")
@@ -421,7 +421,7 @@ def has_symbolic(tx: Interpreter, value: SymbolicValue) -> bool:
     return isinstance(value, SymbolicNumberValue)
 
 
-def is_fixed(size: Any, number: int) -> bool:
+def is_fixed(size: object, number: int) -> bool:
     """Whether a size is this plain number."""
     return type(size) is int and size == number
 
@@ -454,13 +454,13 @@ def _wrap_array(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
 
 
 @wraps(numpy.dtype, subclasses=True)
-def _wrap_dtype(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_dtype(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     tx.guards.identity(source, obj)
     return ConstantValue(obj)
 
 
 @wraps(numpy.generic, subclasses=True)
-def _wrap_scalar(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_scalar(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     """A NumPy scalar is a constant."""
     if source is not None:
         tx.guards.same_key(source, obj, lambda array: (array.dtype, array.tobytes()))

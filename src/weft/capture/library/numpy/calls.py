@@ -31,7 +31,7 @@ _UFUNCS: Final = {
 """NumPy's functions of the names that operators have in `operator`."""
 
 
-def tensor_of(array: Any) -> torch.Tensor | None:
+def tensor_of(array: object) -> torch.Tensor | None:
     """The tensor that shares an array's memory, or None if no tensor can stand for the array."""
     if type(array) is not numpy.ndarray or not array.flags.writeable:
         return None
@@ -111,7 +111,7 @@ def operation(path: str) -> Callable[..., Any]:
     function = _resolve(path)
     ufunc = ufunc_of(path)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         types: tuple[Any, ...] = ()
         if ufunc is not None and "dtype" not in kwargs:
             args, types = _in_loop_types(ufunc, args)
@@ -135,7 +135,7 @@ def ufunc_of(path: str) -> numpy.ufunc | None:
     return candidate if family in ("", "operator") and isinstance(candidate, numpy.ufunc) else None
 
 
-def _in_loop_types(ufunc: numpy.ufunc, args: tuple[Any, ...]
+def _in_loop_types(ufunc: numpy.ufunc, args: tuple[object, ...]
                    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The operands in the types that NumPy computes in, and the types of the results."""
     kinds = tuple(arg.dtype if isinstance(arg, torch.Tensor) else type(arg)
@@ -178,7 +178,7 @@ _WEAK: Final = {int: int, float: float, complex: complex, bool: numpy.dtype(bool
 """Types of numbers that adapt to the arrays' types (bool does not)."""
 
 
-def to_arrays(value: Any) -> Any:
+def to_arrays(value: object) -> Any:
     """The value with the emulation's arrays instead of tensors."""
     if isinstance(value, torch.Tensor):
         return torch_numpy().ndarray(value)
@@ -192,7 +192,7 @@ def to_arrays(value: Any) -> Any:
     return value
 
 
-def to_tensors(value: Any) -> Any:
+def to_tensors(value: object) -> Any:
     """The value with tensors instead of the emulation's arrays."""
     if isinstance(value, torch_numpy().ndarray):
         return value.tensor

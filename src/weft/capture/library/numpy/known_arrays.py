@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy
@@ -136,7 +136,7 @@ def _is_uniform(array: numpy.ndarray[Any, Any]) -> bool:
 # -- evaluation -----------------------------------------------------------------------------------
 
 
-def evaluated(tx: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs
+def evaluated(tx: Interpreter, function: Callable[..., object], args: Args, kwargs: Kwargs
               ) -> SymbolicValue | None:
     """The result of a call of NumPy if everything that it reads is known, else None."""
     if not all(_may_be_known(tx, value) for value in (*args, *kwargs.values())):
@@ -175,7 +175,9 @@ def _may_be_known(tx: Interpreter, value: SymbolicValue) -> bool:
     return not unknown and not isinstance(value, TensorValue)
 
 
-def _call_quietly(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_quietly(
+    function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         result = function(*args, **kwargs)
@@ -184,16 +186,16 @@ def _call_quietly(function: Callable[..., Any], args: list[Any], kwargs: dict[st
     return result
 
 
-def _is_among(array: Any, others: list[Any]) -> bool:
+def _is_among(array: object, others: Sequence[object]) -> bool:
     return any(array is other for other in others)
 
 
-def _is_owned(tx: Interpreter, array: Any) -> bool:
+def _is_owned(tx: Interpreter, array: object) -> bool:
     """Whether the array is one that capture keeps, not a copy of one from outside."""
     return id(_base_of(array)) in tx.data.memories
 
 
-def _base_of(array: Any) -> Any:
+def _base_of(array: Any) -> object:
     """What owns the memory of an array."""
     while getattr(array, "base", None) is not None:
         array = array.base

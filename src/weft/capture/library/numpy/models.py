@@ -66,7 +66,7 @@ class Blank:
     scalar: bool = False
     writeable: bool = True
 
-    def filled(self, numbers: tuple[Any, ...]) -> Any:
+    def filled(self, numbers: tuple[object, ...]) -> Any:
         """The array with these numbers, repeated, in its memory."""
         empty = 0 in self.shape
         size = 0 if empty else 1 + sum(
@@ -129,7 +129,7 @@ def try_out(path: str, call: Call) -> Tried | None:
 _TRIED: Final[dict[Any, Tried | None]] = {}
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> Any:
     """A hashable form of an argument; equal ones are the same to NumPy."""
     if isinstance(value, dict):
         return tuple((name, _frozen(item)) for name, item in value.items())
@@ -189,7 +189,7 @@ def _are_sizes(path: str, call: Call) -> bool:
     return isinstance(more, Exception) or _shapes(few) != _shapes(more)
 
 
-def _shapes(result: Any) -> Any:
+def _shapes(result: object) -> Any:
     if isinstance(result, (list, tuple)):
         return [*map(_shapes, result)]
     return result.shape if isinstance(result, numpy.ndarray) else None
@@ -239,7 +239,7 @@ def _outcome(function: Callable[..., Any], call: Any) -> Any:
         return error
 
 
-def _blanks(result: Any) -> Any:
+def _blanks(result: object) -> Any:
     if isinstance(result, numpy.generic):
         return Blank((), (), result.dtype, scalar=True)
     if isinstance(result, numpy.ndarray):
@@ -281,7 +281,7 @@ def _as_operands(value: Any) -> Any:
     return value
 
 
-def instances(kind: type[_T], value: Any) -> Iterator[_T]:
+def instances(kind: type[_T], value: object) -> Iterator[_T]:
     """The instances of a class in a value: itself, or in lists, tuples and dicts."""
     if isinstance(value, kind):
         yield value
@@ -292,7 +292,7 @@ def instances(kind: type[_T], value: Any) -> Iterator[_T]:
         yield from instances(kind, list(value.values()))
 
 
-def _same(wanted: Any, ours: Any) -> bool:
+def _same(wanted: object, ours: object) -> bool:
     """Whether the emulation's result is NumPy's, after conversion to NumPy's type."""
     if isinstance(ours, torch.Tensor):
         if not isinstance(wanted, (numpy.ndarray, numpy.generic)):

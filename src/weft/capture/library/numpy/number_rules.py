@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
 
-def of_numbers(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
+def of_numbers(
+    tx: Interpreter, function: object, args: Args, kwargs: Kwargs
+) -> SymbolicValue | None:
     """The result if an argument is a symbolic number and the function is supported, else None."""
     compute = _FUNCTIONS.get(function)
     if compute is None or kwargs or not args:
@@ -44,13 +46,13 @@ def of_numbers(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sy
     return None if result is None else _of_numpy(tx, result)
 
 
-def _numbers(tx: Interpreter, value: SymbolicValue) -> Any:
+def _numbers(tx: Interpreter, value: SymbolicValue) -> object:
     if isinstance(value, (TupleValue, ListValue)):
         return [operand(tx.force(item)) for item in value.items]
     return operand(value)
 
 
-def _of_numpy(tx: Interpreter, number: Any) -> SymbolicValue:
+def _of_numpy(tx: Interpreter, number: object) -> SymbolicValue:
     value = tx.wrap_new(number)
     kind = NUMPY_KINDS[value.python_type()]
     if isinstance(value, SymbolicNumberValue):
@@ -58,20 +60,20 @@ def _of_numpy(tx: Interpreter, number: Any) -> SymbolicValue:
     return ConstantValue(kind(value.constant()))
 
 
-def _root(number: Any) -> Any:
+def _root(number: object) -> object:
     certain = not isinstance(number, torch.SymFloat) or is_nonnegative(float_of(number))
     return torch.sym_sqrt(number) if certain else None
 
 
-def _rounding(how: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _rounding(how: Callable[[Any], object]) -> Callable[[Any], object]:
     return lambda number: torch.sym_float(how(number))
 
 
-def _fold(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+def _fold(function: Callable[[Any, Any], object]) -> Callable[[Any], Any]:
     """A function of the numbers in a sequence, none of them a float (NumPy adds floats in another
     order)."""
 
-    def compute(numbers: Any) -> Any:
+    def compute(numbers: object) -> object:
         numbers = numbers if isinstance(numbers, list) else [numbers]
         if any(isinstance(n, float | torch.SymFloat) for n in numbers):
             return None
@@ -80,15 +82,15 @@ def _fold(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     return compute
 
 
-def _of_two_ints(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def compute(left: Any, right: Any) -> Any:
+def _of_two_ints(function: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
+    def compute(left: object, right: object) -> object:
         ints = all(type(n) is int or isinstance(n, torch.SymInt) for n in (left, right))
         return function(left, right) if ints else None
 
     return compute
 
 
-def _between(number: Any, low: Any, high: Any) -> Any:
+def _between(number: object, low: object, high: object) -> object:
     above = _of_two_ints(torch.sym_max)(number, low)
     return None if above is None else _of_two_ints(torch.sym_min)(above, high)
 
@@ -121,7 +123,7 @@ _SHAPED: Final[frozenset[Any]] = frozenset({
 """Functions whose arguments are the sizes of their results."""
 
 
-def makes_array_of_size(tx: Interpreter, function: Any, args: Args) -> bool:
+def makes_array_of_size(tx: Interpreter, function: object, args: Args) -> bool:
     """Whether the function makes an array of a symbolic size."""
     if function not in _SHAPED:
         return False

@@ -31,7 +31,7 @@ def _array(array: Any, dtype: torch.dtype | None = None, copy: Any = True,
     return copied.reshape(*[1] * missing, *copied.shape) if missing > 0 else copied
 
 
-def _full(shape: Any, value: Any, dtype: torch.dtype | None = None, **options: Any
+def _full(shape: object, value: object, dtype: torch.dtype | None = None, **options: object
           ) -> torch.Tensor:
     filled = _array(value, dtype) if type(value) in _KINDS else torch.as_tensor(value, dtype=dtype)
     return filled.expand(shape if isinstance(shape, (tuple, list)) else (shape,)).clone(
@@ -62,10 +62,10 @@ def _cbrt(array: torch.Tensor) -> torch.Tensor:
                                       (2 * root + array.abs() / (root * root)) / 3), array)
 
 
-def _of_integers(function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_integers(function: Callable[..., Any]) -> Callable[..., object]:
     """A division that gives 0 where the divisor is 0, as NumPy's of integers do."""
 
-    def divide(left: Any, right: Any) -> Any:
+    def divide(left: object, right: object) -> object:
         numbers = [operand for operand in (left, right) if isinstance(operand, torch.Tensor)]
         if numbers[0].dtype.is_floating_point:
             return function(left, right)
@@ -78,17 +78,17 @@ def _of_integers(function: Callable[..., Any]) -> Callable[..., Any]:
     return divide
 
 
-def _copyto(array: torch.Tensor, source: Any, casting: str = "same_kind", where: Any = True
+def _copyto(array: torch.Tensor, source: object, casting: str = "same_kind", where: object = True
             ) -> None:
     new = torch.as_tensor(source, dtype=array.dtype)
     array.copy_(new if where is True else torch.where(torch.as_tensor(where), new, array))
 
 
-def _reduction(name: str, combine: str, identity: Any) -> Callable[..., Any]:
+def _reduction(name: str, combine: str, identity: object) -> Callable[..., Any]:
     """A ufunc's `reduce`, by a function of that name."""
 
-    def reduce(array: Any, axis: Any = 0, dtype: Any = None, out: None = None,
-               keepdims: bool = False, initial: Any = None, where: Any = True) -> Any:
+    def reduce(array: Any, axis: object = 0, dtype: Any = None, out: None = None,
+               keepdims: bool = False, initial: object = None, where: Any = True) -> Any:
         if isinstance(array, (list, tuple)):
             array = torch.stack(tuple(array))
         if where is not True:
@@ -101,10 +101,10 @@ def _reduction(name: str, combine: str, identity: Any) -> Callable[..., Any]:
     return reduce
 
 
-def _nan_reduction(name: str, start: Any) -> Callable[..., Any]:
+def _nan_reduction(name: str, start: Any) -> Callable[..., object]:
     """A reduction that leaves out NaNs; a row of nothing else gives a NaN."""
 
-    def reduce(array: torch.Tensor, axis: Any = None, dtype: Any = None, out: None = None,
+    def reduce(array: torch.Tensor, axis: object = None, dtype: object = None, out: None = None,
                keepdims: bool = False) -> Any:
         named = {"axis": axis, "keepdims": bool(keepdims)}
         if not array.is_floating_point():
@@ -116,7 +116,7 @@ def _nan_reduction(name: str, start: Any) -> Callable[..., Any]:
     return reduce
 
 
-def _nanmean(array: torch.Tensor, axis: Any = None, dtype: Any = None, out: None = None,
+def _nanmean(array: torch.Tensor, axis: object = None, dtype: object = None, out: None = None,
              keepdims: bool = False) -> Any:
     named = {"axis": axis, "keepdims": bool(keepdims)}
     if not array.is_floating_point():
@@ -126,7 +126,7 @@ def _nanmean(array: torch.Tensor, axis: Any = None, dtype: Any = None, out: None
     return total / operation("sum")(~gone, **named).to(array.dtype)
 
 
-def _nanvar(array: torch.Tensor, axis: Any = None, dtype: Any = None, out: None = None,
+def _nanvar(array: torch.Tensor, axis: object = None, dtype: object = None, out: None = None,
             ddof: int = 0, keepdims: bool = False) -> Any:
     named = {"axis": axis, "keepdims": bool(keepdims)}
     if not array.is_floating_point():
@@ -169,7 +169,8 @@ def _argsort(array: torch.Tensor, axis: int | None = -1, kind: str | None = None
 
 
 def _partition(name: str) -> Callable[..., torch.Tensor]:
-    def partition(array: torch.Tensor, kth: Any, axis: int | None = -1, kind: str = "introselect",
+    def partition(array: torch.Tensor, kth: object, axis: int | None = -1,
+    kind: str = "introselect",
                   order: None = None) -> torch.Tensor:
         array, dim = (array.flatten(), 0) if axis is None else (array, axis)
         places = list(kth) if isinstance(kth, (list, tuple)) else [kth]
@@ -193,7 +194,7 @@ def _median(array: torch.Tensor, axis: int | None = None, out: None = None,
     return median.squeeze(dim)
 
 
-def _quantile(array: torch.Tensor, q: Any, axis: int | None = None, out: None = None,
+def _quantile(array: torch.Tensor, q: object, axis: int | None = None, out: None = None,
               overwrite_input: bool = False, method: str = "linear", keepdims: bool = False
               ) -> torch.Tensor:
     if method != "linear" or keepdims:
@@ -212,7 +213,7 @@ def _percentile(array: torch.Tensor, q: Any, *args: Any, **kwargs: Any) -> torch
     return _quantile(array, torch.as_tensor(q, dtype=torch.float64) / 100, *args, **kwargs)
 
 
-def _getitem(array: torch.Tensor, key: Any) -> Any:
+def _getitem(array: torch.Tensor, key: object) -> Any:
     """Indexing; slices that run backwards are forward ones, flipped."""
     parts = key if isinstance(key, tuple) else (key,)
     backward = [isinstance(part, slice) and isinstance(part.step, int) and part.step < 0
@@ -239,7 +240,7 @@ def _forward(part: Any, size: int) -> Any:
     return slice(places[-1], places[0] + 1, -part.step) if len(places) else slice(0, 0)
 
 
-def _windows(array: torch.Tensor, window_shape: Any, axis: Any = None, *, subok: bool = False,
+def _windows(array: torch.Tensor, window_shape: object, axis: object = None, *, subok: bool = False,
              writeable: bool = False) -> torch.Tensor:
     sizes = window_shape if isinstance(window_shape, (tuple, list)) else (window_shape,)
     axes = range(array.dim()) if axis is None else axis if isinstance(axis, (tuple, list)) else (
@@ -255,7 +256,7 @@ def _as_strided(array: torch.Tensor, shape: Any = None, strides: Any = None, sub
     return array.as_strided(shape, steps, array.storage_offset())
 
 
-def _searchsorted(array: torch.Tensor, values: Any, side: str = "left", sorter: None = None
+def _searchsorted(array: torch.Tensor, values: object, side: str = "left", sorter: None = None
                   ) -> torch.Tensor:
     """NaNs are greater than all numbers."""
     if sorter is not None:
@@ -280,7 +281,7 @@ def _unravel_index(index: torch.Tensor, shape: tuple[int, ...], order: str = "C"
     return tuple(reversed(indices))
 
 
-def _cumulative(function: Callable[..., Any]) -> Callable[..., Any]:
+def _cumulative(function: Callable[..., object]) -> Callable[..., object]:
     return lambda array, axis=0: function(array, axis)
 
 
@@ -300,7 +301,7 @@ def _unless_integers(function: Callable[[torch.Tensor], torch.Tensor]
     return lambda array: function(array) if array.is_floating_point() else array
 
 
-def _outer(name: str) -> Callable[..., Any]:
+def _outer(name: str) -> Callable[..., object]:
     def outer(left: torch.Tensor, right: torch.Tensor) -> Any:
         left, right = torch.as_tensor(left), torch.as_tensor(right)
         return operation(name)(left.reshape(*left.shape, *[1] * right.dim()), right)
@@ -308,13 +309,13 @@ def _outer(name: str) -> Callable[..., Any]:
     return outer
 
 
-def _add_at(array: torch.Tensor, index: Any, value: Any) -> None:
+def _add_at(array: torch.Tensor, index: object, value: object) -> None:
     places = index if isinstance(index, tuple) else (index,)
     added = torch.as_tensor(value, dtype=array.dtype)
     array.index_put_(tuple(torch.as_tensor(place) for place in places), added, accumulate=True)
 
 
-def _interp(x: torch.Tensor, xp: Any, fp: Any) -> torch.Tensor:
+def _interp(x: torch.Tensor, xp: object, fp: object) -> torch.Tensor:
     """`numpy.interp`: on the right of the last point and on the left of the first, their values."""
     x, xp, fp = (torch.as_tensor(points, dtype=torch.float64) for points in (x, xp, fp))
     right = torch.searchsorted(xp, x.contiguous(), right=True).clamp(1, max(len(xp) - 1, 1))

@@ -16,7 +16,7 @@ class ArrayConverter:
     def __init__(self, *arrays: Any) -> None:
         self.arrays = arrays
 
-    def as_arrays(self, subok: bool = True) -> tuple[Any, ...]:
+    def as_arrays(self, subok: bool = True) -> tuple[object, ...]:
         return tuple(numpy.asanyarray(array) for array in self.arrays)
 
     def wrap(self, array: Any, to_scalar: bool | None = None) -> Any:

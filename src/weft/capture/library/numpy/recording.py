@@ -261,7 +261,7 @@ def _try_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried 
     return None if known is None else try_out(path, known)
 
 
-def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
+def _stand_in(tx: Interpreter, value: SymbolicValue) -> object:
     value = tx.force(value)
     if isinstance(value, ArrayValue):
         return value.stand_in()
@@ -275,7 +275,7 @@ def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     return python_object(tx, value)
 
 
-def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue:
+def _conform(tx: Interpreter, value: SymbolicValue, model: object) -> SymbolicValue:
     """The operation's result as arrays and scalars, with NumPy's types if those are known."""
     if isinstance(value, TensorValue):
         if isinstance(model, Blank):

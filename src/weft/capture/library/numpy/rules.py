@@ -49,7 +49,7 @@ _INNER: Final = ("_monotonicity", "c_einsum", "normalize_axis_index")
 """Functions without a public name that NumPy's own Python calls."""
 
 
-def _public_functions() -> Iterator[tuple[str, Any]]:
+def _public_functions() -> Iterator[tuple[str, object]]:
     """The functions of numpy and numpy.linalg, under the names of `numpy_calls`.
 
     Only loaded modules: NumPy imports its other modules when they are first named.
@@ -182,7 +182,7 @@ def _from_numpy(tx: Interpreter, array: SymbolicValue, /) -> SymbolicValue:
 
 
 def _or_of_array(
-    function: Any, of_array: Callable[[Any, ArrayValue, Kwargs], SymbolicValue]
+    function: object, of_array: Callable[[Any, ArrayValue, Kwargs], SymbolicValue]
 ) -> None:
     """Extend the rule of a torch function by the case of an array."""
     other = RULES[id(function)][1]

@@ -11,9 +11,9 @@ raises before the step: the replacement asks for it before it runs the frame eag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 from weakref import ReferenceType, ref
 
 import torch
@@ -79,7 +79,7 @@ def take_back_unreached(final: Interpreter | None, tried: Iterable[Interpreter])
         _EARLY.remove(state)
 
 
-def _versions(state: dict[str, Any]) -> dict[str, int]:
+def _versions(state: Mapping[str, object]) -> dict[str, int]:
     """How often each tensor of a state was written."""
     return {name: value._version for name, value in state.items()
             if isinstance(value, torch.Tensor) and not value.is_inference()}

@@ -19,13 +19,13 @@ def foreach_addcmul_(tensors: Any, first: Any, second: Any, scalars: Any) -> Non
         tensor.add_(a * b * scalar)
 
 
-def number_of(value: Any) -> Any:
+def number_of(value: Any) -> object:
     """`torch.optim.optimizer._get_value`: a step count, as precise as Python's number."""
     cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
     return value.double() if cpu and value.is_floating_point() else value
 
 
-def without_branches(function: Any, n_counts: int) -> Any:
+def without_branches(function: Any, n_counts: int) -> object:
     """An optimizer's step in the form that selects by `where`.
 
     The last `n_counts` lists are step counts and what follows from them, which are tensors under
@@ -42,7 +42,7 @@ def without_branches(function: Any, n_counts: int) -> Any:
     return step
 
 
-def group_tensors(lists: Any, with_indices: bool = False) -> Any:
+def group_tensors(lists: Any, with_indices: bool = False) -> object:
     """`torch._C._group_tensors_by_device_and_dtype`: grouped by the first list's tensors."""
     groups: Any = {}
     for index, tensor in enumerate(lists[0]):
@@ -58,7 +58,7 @@ def group_tensors(lists: Any, with_indices: bool = False) -> Any:
     return groups
 
 
-def unscale(gradients: Any, found_inf: Any, inv_scale: Any) -> None:
+def unscale(gradients: Any, found_inf: Any, inv_scale: object) -> None:
     """`torch._amp_foreach_non_finite_check_and_unscale_`."""
     for gradient in gradients:
         found_inf.copy_(torch.maximum(found_inf, (~gradient.isfinite()).any().to(found_inf.dtype)))

@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -44,7 +44,7 @@ polyfill(torch.optim.Optimizer.zero_grad.__wrapped__,  # type: ignore[attr-defin
          gradient_polyfills.zero_optimizer_gradients)
 
 
-def _with_tensor_scalars(original: Any, python: Any) -> None:
+def _with_tensor_scalars(original: object, python: object) -> None:
     """The operator; where it would read scalars from tensors, its parts."""
 
     @rule(original)

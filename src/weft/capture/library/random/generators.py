@@ -107,7 +107,7 @@ class RandomGeneratorValue(OutsideObject):
     __slots__ = ()
     has_rules = True
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return tx.identities.key(self, self.object)
 
     def __repr__(self) -> str:
@@ -164,7 +164,7 @@ class RandomGeneratorValue(OutsideObject):
         args[0].setitem(tx, make_slice([NONE]), drawn)
         return NONE
 
-    def _draw_list(self, tx: Interpreter, function: Any, model: Any, args: Args, kwargs: Kwargs
+    def _draw_list(self, tx: Interpreter, function: object, model: Any, args: Args, kwargs: Kwargs
                    ) -> ListValue:
         """A drawn list of numbers; `model` is one like it."""
         for count in (*args, *kwargs.values()):
@@ -196,13 +196,13 @@ def _is_patched(kind: type, name: str) -> bool:
         not isinstance(type_lookup(kind, part), types.MethodDescriptorType) for part in drawn_by)
 
 
-def _own(generator: Any) -> Any:
+def _own(generator: object) -> Any:
     """Attributes that the program may have set on a generator itself."""
     return getattr(generator, "__dict__", ())
 
 
 @functools.cache
-def _another(kind: Any) -> Any:
+def _another(kind: Any) -> object:
     """A new generator of that type, to try calls on."""
     return kind(0) if kind.__name__ != "Generator" else numpy.random.default_rng(0)
 
@@ -212,7 +212,7 @@ def _is_symbolic(tx: Interpreter, value: SymbolicValue) -> bool:
         isinstance(value, _SEQUENCES) and any(_is_symbolic(tx, i) for i in value.iterate(tx)))
 
 
-def _model_of(tx: Interpreter, value: SymbolicValue) -> Any:
+def _model_of(tx: Interpreter, value: SymbolicValue) -> object:
     """What an argument may be; MISSING if it is not known ahead of the graph."""
     value = tx.force(value)
     if isinstance(value, SymbolicNumberValue):
@@ -262,7 +262,7 @@ _PICK: Final = frozenset({"choice", "choices", "sample", "shuffle"})
 _INT_BITS: Final = 62
 
 
-def _shuffled(items: tuple[Any, ...], generator: random.Random) -> list[Any]:
+def _shuffled(items: tuple[object, ...], generator: random.Random) -> list[object]:
     shuffled = [*items]
     generator.shuffle(shuffled)
     return shuffled
@@ -306,7 +306,7 @@ def drawn_from(emit: Emitter) -> list[str]:
     return list(dict.fromkeys(map(emit.value, outside)))
 
 
-def state_restorer(*generators: Any) -> Callable[[], None]:
+def state_restorer(*generators: object) -> Callable[[], None]:
     """A function that resets the generators to their current states."""
     steps = [_restorer(generator) for generator in generators]
 
@@ -327,7 +327,7 @@ def _restorer(generator: Any) -> Callable[[], None]:
 
 @wraps(random.Random, torch.Generator)
 @wraps_named("numpy.random.mtrand.RandomState", "numpy.random._generator.Generator")
-def _wrap_generator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_generator(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is None:
         source = tx.tree.object(obj, type(obj).__name__)
     tx.guards.add(source, "type_is", type(obj))

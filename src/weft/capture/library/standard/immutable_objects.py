@@ -75,7 +75,7 @@ def _make(tx: Interpreter, cls: type, /, *args: SymbolicValue, **kwargs: Symboli
 
 @wraps(*_BY_VALUE)
 @wraps_named(*_PLACEMENTS)
-def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_by_value(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is not None and not source.is_fixed:
         tx.guards.same_key(source, obj, lambda value: (value, repr(value)))
     if isinstance(obj, decimal.Decimal):  # what is computed with it depends on the context
@@ -84,7 +84,7 @@ def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
     return ConstantValue(obj)
 
 
-def _context(module: Any) -> tuple[Any, ...]:
+def _context(module: Any) -> tuple[object, ...]:
     """The settings of the thread's decimal context."""
     context = module.getcontext()
     traps = [kind for kind, trapped in context.traps.items() if trapped]
@@ -93,7 +93,7 @@ def _context(module: Any) -> tuple[Any, ...]:
 
 
 @wraps(re.Pattern, re.Match)
-def _wrap_by_identity(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_by_identity(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     tx.guards.identity(source, obj)
     return ConstantValue(obj)
 

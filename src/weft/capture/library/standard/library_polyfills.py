@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 
-def print_to(*values: Any, sep: str | None = None, end: str | None = None, file: Any,
+def print_to(*values: object, sep: str | None = None, end: str | None = None, file: Any,
              flush: Any = False) -> None:
     """print"""
     for index, value in enumerate(values):
@@ -27,8 +27,9 @@ def print_to(*values: Any, sep: str | None = None, end: str | None = None, file:
         file.flush()
 
 
-def make_encoder(markers: Any, default: Any, encoder: Any, indent: Any, key_separator: str,
-                 item_separator: str, sort_keys: bool, skipkeys: bool, allow_nan: bool) -> Any:
+def make_encoder(markers: object, default: object, encoder: object, indent: object,
+key_separator: str,
+                 item_separator: str, sort_keys: bool, skipkeys: bool, allow_nan: bool) -> object:
     """json.encoder.c_make_encoder"""
 
     def number_text(number: float) -> str:
@@ -68,19 +69,19 @@ class Comparable:
     __hash__ = None  # type: ignore[assignment]
 
 
-def cmp_to_key(mycmp: Callable[[Any, Any], int]) -> Callable[[Any], Any]:
+def cmp_to_key(mycmp: Callable[[Any, Any], int]) -> Callable[[Any], object]:
     """functools.cmp_to_key"""
     return partial(Comparable, mycmp)
 
 
-def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
+def count_elements(mapping: Any, iterable: Iterable[object]) -> None:
     """The function that collections.Counter counts with."""
     mapping_get = mapping.get
     for element in iterable:
         mapping[element] = mapping_get(element, 0) + 1
 
 
-def from_keys(cls: Any, iterable: Iterable[Any], value: Any = None) -> Any:
+def from_keys(cls: Any, iterable: Iterable[object], value: object = None) -> object:
     """dict.fromkeys"""
     result = cls()
     for key in iterable:
@@ -88,12 +89,12 @@ def from_keys(cls: Any, iterable: Iterable[Any], value: Any = None) -> Any:
     return result
 
 
-def pattern_sub(self: Any, repl: Callable[[Any], Any], string: Any, count: int = 0) -> Any:
+def pattern_sub(self: Any, repl: Callable[[Any], Any], string: Any, count: int = 0) -> object:
     """re.Pattern.sub with a function"""
     return self.subn(repl, string, count)[0]
 
 
-def pattern_subn(self: Any, repl: Callable[[Any], Any], string: Any, count: int = 0) -> Any:
+def pattern_subn(self: Any, repl: Callable[[Any], object], string: Any, count: int = 0) -> object:
     """re.Pattern.subn with a function"""
     pieces, end, n = [], 0, 0
     for match in self.finditer(string):
@@ -114,7 +115,7 @@ def dict_copy(self: Any) -> dict[Any, Any]:
     return {key: self[key] for key in self.keys()}
 
 
-def default_copy(self: Any) -> Any:
+def default_copy(self: Any) -> object:
     """defaultdict.copy of a subclass"""
     return type(self)(self.default_factory, self)
 
@@ -124,7 +125,7 @@ def deque_copy(self: Any) -> Any:
     return type(self)(self) if self.maxlen is None else type(self)(self, self.maxlen)
 
 
-def deque_add(self: Any, other: Any) -> Any:
+def deque_add(self: object, other: object) -> Any:
     """deque.__add__ of a subclass"""
     if not isinstance(other, deque):
         kind = type(other).__name__
@@ -134,13 +135,13 @@ def deque_add(self: Any, other: Any) -> Any:
     return result
 
 
-def deque_multiplied(self: Any, times: Any) -> Any:
+def deque_multiplied(self: object, times: Any) -> Any:
     """deque.__mul__ of a subclass"""
     result = deque_copy(self)
     return deque.__imul__(result, times)
 
 
-def ordered_copy(self: Any) -> Any:
+def ordered_copy(self: Any) -> object:
     """OrderedDict.copy of a subclass"""
     copy = type(self)()
     for key in OrderedDict.keys(self):
@@ -163,7 +164,7 @@ def ordered_update(self: Any, /, *others: Any, **named: Any) -> None:
         self[key] = value
 
 
-def ordered_setdefault(self: Any, key: Any, default: Any = None) -> Any:
+def ordered_setdefault(self: Any, key: Any, default: Any = None) -> object:
     """OrderedDict.setdefault of a subclass"""
     if key in self:
         return self[key]
@@ -182,12 +183,12 @@ def circular_pad(input: torch.Tensor, pad: Any) -> torch.Tensor:
     return input
 
 
-def warning_filters() -> Any:
+def warning_filters() -> object:
     """The program's current list of filters."""
     return warnings.filters
 
 
-def warning_sink() -> Any:
+def warning_sink() -> object:
     """What is called with the warnings that are shown."""
     return vars(warnings)["_showwarnmsg_impl"]
 

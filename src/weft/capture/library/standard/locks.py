@@ -18,6 +18,7 @@ At a graph break within the block the lock stays taken, and the continuation let
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from torch import fx
@@ -63,7 +64,7 @@ class LockValue(MethodTable):
     def real(self) -> Any:
         return self.object
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return tx.identities.key(self, self.object)
 
     def __repr__(self) -> str:
@@ -174,11 +175,11 @@ class GuardsUnderLock:
                 self._roots[root.accessor[0]][root.accessor[1]] = root.collect()
         self._drawn = frozenset(root.slot for root in tree.roots() if root.is_drawn)
 
-    def bind(self, tree: Any, globals: dict[str, Any]) -> None:
+    def bind(self, tree: object, globals: dict[str, Any]) -> None:
         """Set the guard tree that is asked, and the globals of its frame."""
         self._tree, self._globals = tree, globals
 
-    def hold(self, values: list[Any]) -> bool:
+    def hold(self, values: Sequence[object]) -> bool:
         """Whether the guards hold and collect what they collected before."""
         frame = [self._objects(kind, values) for kind in ("local", "cell_object")]
         now = self._tree.check(frame[0], frame[1], self._globals)
@@ -186,7 +187,7 @@ class GuardsUnderLock:
             slot in self._drawn or is_same(old, new)  # sizes are made anew each time
             for slot, (old, new) in enumerate(zip(values, now, strict=True)))
 
-    def _objects(self, kind: str, values: list[Any]) -> tuple[Any, ...]:
+    def _objects(self, kind: str, values: Sequence[object]) -> tuple[object, ...]:
         slots = self._roots[kind]
         return tuple(values[slots[index]] if index in slots else None
                      for index in range(max(slots, default=-1) + 1))
@@ -221,7 +222,7 @@ def _ignore(error: BaseException) -> None:
 
 
 @wraps(*LOCKS)
-def _wrap_lock(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_lock(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is None:
         source = tx.tree.object(obj, f"<{type(obj).__name__}>")
     if not source.is_fixed:

@@ -131,7 +131,7 @@ def _is_written_alike(tx: Interpreter, value: SymbolicValue) -> bool:
         type(python_object(tx, value)) in _WRITTEN)
 
 
-def _attributes(tx: Interpreter, obj: Any) -> Source:
+def _attributes(tx: Interpreter, obj: object) -> Source:
     return tx.tree.object(obj, "logger").instance_dict()
 
 
@@ -145,7 +145,7 @@ def _is_enabled(tx: Interpreter, logger: logging.Logger, level: int) -> bool:
     return logger.isEnabledFor(level)
 
 
-def _level_attributes(logger: logging.Logger) -> Iterator[tuple[Any, str]]:
+def _level_attributes(logger: logging.Logger) -> Iterator[tuple[object, str]]:
     """The attributes that determine the effective level."""
     current: logging.Logger | None = logger
     while current is not None:
@@ -206,6 +206,6 @@ def _handlers(logger: logging.Logger) -> Iterator[Any]:
 
 
 @wraps(logging.Logger, subclasses=True)
-def _wrap_logger(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_logger(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     tx.guards.identity(source, obj)
     return LoggerValue(obj, source)

@@ -102,7 +102,7 @@ class RemadeValue(OutsideObject):
     def real(self) -> Any:
         return MISSING if self.source is None else self.object
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         inherited: Any = object.__hash__
         if type(self.object).__hash__ is not inherited:
             return super().dict_key(tx)
@@ -299,12 +299,12 @@ def _perform(tx: Interpreter, call: RecordedCall) -> SymbolicValue:
     return tx.wrap_new(result)
 
 
-def _real(value: SymbolicValue) -> Any:
+def _real(value: SymbolicValue) -> object:
     assert isinstance(value, RemadeValue | _Snapshot)
     return value.object
 
 
-def _is_late(tx: Interpreter, owner: RemadeValue, function: Any, args: Args, kwargs: Kwargs
+def _is_late(tx: Interpreter, owner: RemadeValue, function: object, args: Args, kwargs: Kwargs
              ) -> bool:
     """Whether the call can and must be left to the replacement."""
     kind = _LATER.get(type(owner.object), {}).get(function)
@@ -388,7 +388,7 @@ def _make(tx: Interpreter, cls: type, /, *args: SymbolicValue, **kwargs: Symboli
     return make_call(tx, cls, args, kwargs)
 
 
-def _register(function: Any) -> None:
+def _register(function: object) -> None:
     @rule(function)
     def call(tx: Interpreter, /, *args: SymbolicValue, **kwargs: SymbolicValue) -> SymbolicValue:
         if function in _READERS and not isinstance(tx.force(args[0]), RemadeValue):
@@ -401,21 +401,21 @@ for _function in _FUNCTIONS:
 
 
 @wraps(*_SEQUENCES)
-def _wrap_sequence(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_sequence(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is not None:
         return unknown(tx, obj, source)
     return make_call(tx, copy.copy, [_Snapshot(obj)], {})
 
 
 @wraps(*_IMMUTABLE)
-def _wrap_immutable(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_immutable(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     source = source or tx.tree.object(obj, f"<{type(obj).__name__}>")
     tx.guards.identity(source, obj)
     return RemadeValue(obj, source)
 
 
 @wraps(*_LATER)
-def _wrap_outside(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_outside(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     source = source or tx.tree.object(obj, f"<{type(obj).__name__}>")
     tx.guards.add(source, "type_is", type(obj))
     return RemadeValue(obj, source)

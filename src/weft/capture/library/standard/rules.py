@@ -117,7 +117,7 @@ class CachedFunctionValue(OutsideObject):
         raise graph_break("unknown-operation", f"{name} of a cached function")
 
 
-def _key(value: SymbolicValue) -> Any:
+def _key(value: SymbolicValue) -> object:
     """What tells a value from others: the constant, the expression of a number, or which it is."""
     if isinstance(value, SymbolicNumberValue):
         return value.python_type(), value.example.node.value
@@ -134,7 +134,7 @@ python_constructor(functools._lru_cache_wrapper, twin(functools, "_lru_cache_wra
 
 
 @wraps(functools._lru_cache_wrapper)
-def _wrap_cached(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_cached(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     tx.guards.identity(source, obj)
     return CachedFunctionValue(obj, source)
 
@@ -152,7 +152,7 @@ class WeakReferenceValue(SymbolicValue):
         self.target = target
         self.callback = callback
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         if self.source is not None:
             return self.reference
         obj = self.target.real()
@@ -194,7 +194,7 @@ class WeakReferenceValue(SymbolicValue):
         return tx.wrap(_still_held(tx, self.reference()), place)
 
 
-def _still_held(tx: Interpreter, obj: Any) -> Any:
+def _still_held(tx: Interpreter, obj: object) -> object:
     """The object of a weak reference; a graph break if the frame has just deleted its variable."""
     if any(obj is deleted for deleted in tx.lifetimes.deleted):
         raise graph_break("watched-object", f"a weak reference to a deleted {type(obj).__name__}")
@@ -219,12 +219,12 @@ def _make_reference(tx: Interpreter, cls: type, target: SymbolicValue,
     return WeakReferenceValue(MISSING, None, target, callback)
 
 
-def _dereference(reference: Any) -> Any:
+def _dereference(reference: Any) -> object:
     return reference()
 
 
 @wraps(weakref.ref, weakref.KeyedRef)
-def _wrap_reference(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_reference(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is None:
         raise graph_break("unknown-value", "a weak reference made inside")
     tx.guards.add(source, "type_is", type(obj))
@@ -299,11 +299,11 @@ class _Unset:
 _UNSET = _Unset()
 
 
-def _context_value(variable: contextvars.ContextVar[Any]) -> Any:
+def _context_value(variable: contextvars.ContextVar[Any]) -> object:
     return variable.get(_UNSET)
 
 
-def _context_default(variable: contextvars.ContextVar[Any]) -> Any:
+def _context_default(variable: contextvars.ContextVar[Any]) -> object:
     """The variable's value if nobody has set it."""
     try:
         return contextvars.Context().run(variable.get)
@@ -343,7 +343,7 @@ class OpaqueValue(OutsideObject):
     def constant(self) -> Any:
         return self.object
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self.object
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
@@ -390,7 +390,7 @@ _OPAQUE = (*_TYPING, type(typing.Any), typing.TypeVar, typing.TypeVarTuple, typi
 
 
 @wraps(*_OPAQUE)
-def _wrap_opaque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_opaque(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     tx.guards.identity(source, obj)
     return OpaqueValue(obj, source)
 

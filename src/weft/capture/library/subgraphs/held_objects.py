@@ -97,14 +97,14 @@ def split_arguments(tx: Interpreter, args: Args, kwargs: Kwargs, operator: str,
             {name: value for name, value in kwargs.items() if name not in held}, held)
 
 
-def holding(function: Callable[..., Any], name: str, held: Held, reads: LateReads | None = None
+def holding(function: Callable[..., object], name: str, held: Held, reads: LateReads | None = None
             ) -> ProgramFunction:
     """A function that calls another one, with arguments of its own at some places, and has a
     name of its own, which the graph shows."""
     named = {key: value for key, value in held.items() if isinstance(key, str)}
     placed = [(key, value) for key, value in held.items() if isinstance(key, int)]
 
-    def apply(*args: Any, **kwargs: Any) -> Any:
+    def apply(*args: object, **kwargs: object) -> object:
         placed_args = [*args]
         for index, value in placed:
             placed_args.insert(index, value)

@@ -56,7 +56,7 @@ class SubgraphBuilder(CallRecorder):
         """The inputs of the outermost graph."""
         return self.outer.inputs  # type: ignore[no-any-return]
 
-    def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
+    def placeholder(self, source: Source, fake: object, example: object) -> fx.Node:
         """Outside tensors become inputs of the outermost graph."""
         return self.outer.placeholder(source, fake, example)  # type: ignore[no-any-return]
 
@@ -73,7 +73,7 @@ class SubgraphBuilder(CallRecorder):
         outer = self.outer.local(node)
         return self.new_input(outer.name, outer.meta.get("example_value"))
 
-    def new_input(self, name: str, example: Any) -> fx.Node:
+    def new_input(self, name: str, example: object) -> fx.Node:
         """Add a placeholder."""
         before = (self.graph.inserting_after(self._last) if self._last is not None
                   else self.graph.inserting_before(next(iter(self.graph.nodes), None)))
@@ -127,7 +127,7 @@ def _rehearsed(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Ite
             tx.guards.identity(read.source, read.example)
 
 
-def _leave(tx: Interpreter, outer: Any) -> None:
+def _leave(tx: Interpreter, outer: object) -> None:
     """Go on in the outer graph, which has no nodes for the numbers of the inner one, and nothing of
     what its checks make sure of: the inner one may not run, or has run already."""
     inner, tx.builder = tx.builder, outer

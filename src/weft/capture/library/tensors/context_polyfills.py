@@ -24,7 +24,7 @@ class NullContext:
                  traceback: TracebackType | None) -> None:
         pass
 
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: object) -> object:
         return function
 
 
@@ -108,11 +108,11 @@ class NumpyErrors(NullContext):
         set_numpy_errors(self.before)
 
 
-def addcdiv_(tensor: Any, first: Any, second: Any, value: Any) -> Any:
+def addcdiv_(tensor: Any, first: Any, second: Any, value: Any) -> object:
     """`Tensor.addcdiv_` with a tensor as `value`, which the operator would read."""
     return tensor.add_(first / second * value)
 
 
-def addcmul_(tensor: Any, first: Any, second: Any, value: Any) -> Any:
+def addcmul_(tensor: Any, first: Any, second: Any, value: Any) -> object:
     """`Tensor.addcmul_` with a tensor as `value`."""
     return tensor.add_(first * second * value)

@@ -85,7 +85,7 @@ def mode_changes(tx: Interpreter) -> tuple[int, list[SymbolicValue]]:
     return len(before) - kept, after[kept:]
 
 
-def ignores(mode: SymbolicValue, target: Any) -> bool:
+def ignores(mode: SymbolicValue, target: object) -> bool:
     """Whether the mode does nothing for calls of `target`."""
     is_device = mode.python_type() is DeviceContext
     return is_device and (target not in device_constructors() or target in _ASK_NO_MODE)
@@ -122,7 +122,7 @@ def without_modes(graph: GraphCall) -> GraphCall:
     """The graph's callable, run without torch function modes: its nodes have the devices."""
     run = graph.call
 
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         with DisableTorchFunction():
             return run(*args)
 

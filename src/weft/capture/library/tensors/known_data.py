@@ -193,11 +193,11 @@ def run_steps(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
     return values
 
 
-def _real_copy(example: Any) -> Any:
+def _real_copy(example: object) -> Any:
     return example.detach().clone() if isinstance(example, torch.Tensor) else example
 
 
-def _check_modes(result: Any, example: Any) -> None:
+def _check_modes(result: object, example: object) -> None:
     """Check that the program's modes (autocast, a default device) did not change a result's
     type."""
     if isinstance(result, torch.Tensor) and isinstance(example, torch.Tensor):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
@@ -56,7 +56,7 @@ class Observed:
     """What its operators write, and whether one may fail because of data."""
 
 
-def observe(tx: Interpreter, target: Any, fakes: list[Any], named: dict[str, Any]) -> Observed:
+def observe(tx: Interpreter, target: object, fakes: list[Any], named: dict[str, Any]) -> Observed:
     """Run an operation on fakes."""
     if name_of(target) in _KNOW_THE_STORAGE:
         guard_offset(tx, fakes[0])
@@ -107,7 +107,7 @@ def run_on_fakes(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str
     return result
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _method(name: str) -> Callable[..., object]:
     return lambda owner, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
 
 
@@ -131,7 +131,7 @@ def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
         shapes.data.bool_answer = None
 
 
-def name_of(target: Any) -> str:
+def name_of(target: object) -> str:
     """The name of a function, or the name itself of a method."""
     return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
 
@@ -150,7 +150,7 @@ def _starts_at(offset: Any, tensor: torch.Tensor) -> bool:
     return tensor.storage_offset() == offset  # type: ignore[no-any-return]
 
 
-def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
+def _check_writable(target: object, written: list[torch.Tensor]) -> None:
     """Raise the error of a write to a tensor whose items share memory; fakes do not raise it."""
     for fake in written:
         layout = zip(fake.shape, fake.stride(), strict=True)
@@ -168,7 +168,7 @@ def _is_zero(stride: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _keeping_size(target: Any, out: Any) -> Iterator[None]:
+def _keeping_size(target: object, out: object) -> Iterator[None]:
     """Break the graph if an operation inside resizes its `out`: eager makes it another view of its
     memory, and warns."""
     tensors = [t for t in (out if isinstance(out, (tuple, list)) else (out,))
@@ -184,7 +184,7 @@ def _keeping_size(target: Any, out: Any) -> Iterator[None]:
         raise graph_break("operator-failed", f"{name_of(target)} resizes its `out`")
 
 
-def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _check_out(tx: Interpreter, target: object, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Break the graph if `out` has another type than the result: only eager's kernels know if that
     works."""
     own = {name: fake for name, fake in kwargs.items() if name != "out"}
@@ -196,14 +196,14 @@ def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, 
         raise graph_break("operator-failed", f"{name_of(target)} with an `out` of another type")
 
 
-def is_in_place(target: Any) -> bool:
+def is_in_place(target: object) -> bool:
     """Whether the name is that of an in-place operation; inference tensors have no versions to
     compare."""
     name = name_of(target)
     return name.endswith("_") or (name.startswith("i") and name in vars(operator))
 
 
-def _writes(target: Any) -> bool:
+def _writes(target: object) -> bool:
     """Whether an operator's schema says that it writes to arguments: versions do not tell it in
     inference mode and below autograd."""
     if isinstance(target, OpOverloadPacket):
@@ -211,7 +211,7 @@ def _writes(target: Any) -> bool:
     return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
-def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> bool:
+def _updates_statistics(name: str, fakes: Sequence[object], named: Mapping[str, object]) -> bool:
     """Whether it is a batch norm in training or an observer: their kernels write to arguments
     without changing the versions. They are computed even if the result is not used."""
     if not name.endswith("batch_norm"):
@@ -221,7 +221,7 @@ def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> b
     return training is True
 
 
-def _version(fake: Any) -> int:
+def _version(fake: object) -> int:
     if isinstance(fake, torch.Tensor) and not fake.is_inference():
         return fake._version
     return 0

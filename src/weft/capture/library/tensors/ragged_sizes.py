@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
 
 
-def is_ragged(size: Any) -> TypeGuard[torch.SymInt]:
+def is_ragged(size: object) -> TypeGuard[torch.SymInt]:
     """Whether a size of a fake tensor is a ragged one."""
     return isinstance(size, torch.SymInt) and not isinstance(size.node, SymNode)
 

@@ -75,7 +75,7 @@ class _Evaluation:
             self._memo[node] = self._compute(node)
         return self._memo[node]
 
-    def _compute(self, node: fx.Node) -> Any:
+    def _compute(self, node: fx.Node) -> object:
         example = node.meta.get("example_value")
         if isinstance(example, torch.SymInt | torch.SymBool):
             return example
@@ -94,7 +94,7 @@ class _Evaluation:
         except (TypeError, AttributeError):
             raise _NoNumber from None  # arguments that the rule does not know
 
-    def _of_type(self, value: Any, dtype: torch.dtype) -> Any:
+    def _of_type(self, value: Any, dtype: torch.dtype) -> object:
         if dtype is torch.bool and isinstance(value, bool | torch.SymBool):
             return value
         if dtype.is_floating_point and dtype.itemsize >= 4:
@@ -132,7 +132,7 @@ def has_one_element(example: torch.Tensor) -> bool:
     return all(type(n) is int and n == 1 for n in example.shape)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, float):
         if not value.is_integer():
             raise _NoNumber
@@ -140,21 +140,21 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _integer(value: Any) -> Whole:
+def _integer(value: object) -> Whole:
     if type(value) is int or isinstance(value, torch.SymInt):
         return value
     raise _NoNumber
 
 
-def _fraction(value: Any) -> _Fraction:
+def _fraction(value: object) -> _Fraction:
     return value if isinstance(value, _Fraction) else _Fraction(_integer(value), 1)
 
 
 # -- what operators make of numbers ---------------------------------------------------------------
 
 
-def _sum(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def rule(ev: _Evaluation, a: Any, b: Any) -> Any:
+def _sum(function: Callable[[Any, Any], Any]) -> Callable[..., object]:
+    def rule(ev: _Evaluation, a: object, b: object) -> Any:
         if not isinstance(a, _Fraction) and not isinstance(b, _Fraction):
             return function(_integer(a), _integer(b))
         a, b = _fraction(a), _fraction(b)
@@ -164,7 +164,7 @@ def _sum(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return rule
 
 
-def _product(ev: _Evaluation, a: Any, b: Any) -> Any:
+def _product(ev: _Evaluation, a: object, b: object) -> object:
     if not isinstance(a, _Fraction) and not isinstance(b, _Fraction):
         return _integer(a) * _integer(b)
     a, b = _fraction(a), _fraction(b)
@@ -172,7 +172,7 @@ def _product(ev: _Evaluation, a: Any, b: Any) -> Any:
     return _Fraction(over, a.under * b.under, (*a.numerators, *b.numerators, over))
 
 
-def _quotient(ev: _Evaluation, a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+def _quotient(ev: _Evaluation, a: object, b: object, *, rounding_mode: str | None = None) -> object:
     if rounding_mode is not None:
         return _divide(ev, a, b, rounding_mode)
     a, b = _fraction(a), _fraction(b)
@@ -181,32 +181,32 @@ def _quotient(ev: _Evaluation, a: Any, b: Any, *, rounding_mode: str | None = No
     return _Fraction(a.over, a.under * b.over, (*a.numerators, *b.numerators, a.over))
 
 
-def _divide(ev: _Evaluation, a: Any, b: Any, rounding_mode: str = "floor") -> Any:
+def _divide(ev: _Evaluation, a: object, b: object, rounding_mode: str = "floor") -> Any:
     a, b = _integer(a), _integer(b)
     if type(b) is not int or b <= 0 or (rounding_mode == "trunc" and not ev.holds(a >= 0)):
         raise _NoNumber
     return a // b
 
 
-def _remainder(ev: _Evaluation, a: Any, b: Any) -> Any:
+def _remainder(ev: _Evaluation, a: object, b: object) -> object:
     return _integer(a) - b * _divide(ev, a, b)
 
 
-def _rounding(*, up: bool) -> Callable[..., Any]:
+def _rounding(*, up: bool) -> Callable[..., object]:
     return lambda ev, a: _Fraction(ev.rounded(_fraction(a), up=up), 1, _fraction(a).numerators)
 
 
-def _of_wholes(function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_wholes(function: Callable[..., object]) -> Callable[..., object]:
     return lambda ev, *args: function(*map(_integer, args))
 
 
-def _clamp(ev: _Evaluation, a: Any, min: Any = None, max: Any = None) -> Whole:
+def _clamp(ev: _Evaluation, a: object, min: object = None, max: object = None) -> Whole:
     clamped = _integer(a)
     clamped = clamped if min is None else torch.sym_max(clamped, _integer(min))
     return clamped if max is None else torch.sym_min(clamped, _integer(max))
 
 
-def _same(ev: _Evaluation, a: Any, *args: Any, **named: Any) -> Any:
+def _same(ev: _Evaluation, a: object, *args: object, **named: object) -> Any:
     """The same number, perhaps of another type: that of the result's example."""
     return a
 

@@ -117,7 +117,7 @@ class TensorValue(SymbolicValue):
     def __repr__(self) -> str:
         return f"tensor {self.source}" if self.source is not None else "a tensor"
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self if self.original is MISSING else tx.identities.key(self, self.original)
 
     # -- in the graph -----------------------------------------------------------------------------
@@ -410,7 +410,9 @@ def _may_override(tx: Interpreter, arg: SymbolicValue) -> bool:
     return arg.__class__ in MAY_OVERRIDE
 
 
-def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = None) -> SymbolicValue:
+def record(
+    tx: Interpreter, target: object, args: Args, kwargs: Kwargs | None = None
+) -> SymbolicValue:
     """Run a torch operation on fakes and record it in the graph; `target` is a function, or the
     name of a method of the first argument."""
     kwargs = kwargs or {}
@@ -444,7 +446,7 @@ def record(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs | None = Non
     return same or _written_out(tx, kwargs, result) or wrap_result(tx, node, result)
 
 
-def _written_out(tx: Interpreter, kwargs: Kwargs, result: Any) -> SymbolicValue | None:
+def _written_out(tx: Interpreter, kwargs: Kwargs, result: object) -> SymbolicValue | None:
     """The value of several results that were written into the tensors of `out`, else None."""
     out = kwargs.get("out")
     if isinstance(out, (TupleValue, ListValue)) and isinstance(result, tuple):
@@ -452,14 +454,14 @@ def _written_out(tx: Interpreter, kwargs: Kwargs, result: Any) -> SymbolicValue 
     return None
 
 
-def outcome_on_fakes(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
+def outcome_on_fakes(tx: Interpreter, target: object, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """What a function gives, which the graph does not record."""
     fakes = [arg.fake(tx) for arg in args]
     return run_on_fakes(tx, target, fakes,  # type: ignore[no-any-return]
                      {name: value.fake(tx) for name, value in kwargs.items()})[0]
 
 
-def _plain_arguments(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs
+def _plain_arguments(tx: Interpreter, target: object, args: Args, kwargs: Kwargs
                      ) -> tuple[Args, Kwargs]:
     """The arguments, read; tensors become numbers where the operation takes no tensors."""
     args = [tx.force(arg) for arg in args]
@@ -551,7 +553,7 @@ def _is_scalar(value: SymbolicValue) -> bool:
     return value.example.dim() == 0 and not dtype.is_floating_point and not dtype.is_complex
 
 
-def _through_mode(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _through_mode(tx: Interpreter, target: object, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Let the innermost torch function mode handle the call; the mode is off meanwhile."""
     function, args = overridden_function(target, [tx.force(arg) for arg in args])
     named = dictionary_of(tx, kwargs)
@@ -563,7 +565,7 @@ def _through_mode(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> S
         tx.modes.functions.append(mode)
 
 
-def _ask(tx: Interpreter, question: Callable[[], Any]) -> Any:
+def _ask(tx: Interpreter, question: Callable[[], object]) -> object:
     """What a fake answers in its mode: outside it, PyTorch loads DTensor first, half a second."""
     with tx.fakes.mode:
         return evaluate(tx, question)
@@ -588,7 +590,7 @@ def wrap_result(tx: Interpreter, node: fx.Node, result: Any) -> SymbolicValue:
     return tx.wrap_new(result)
 
 
-def _wrap_item(tx: Interpreter, node: fx.Node, index: Any, item: Any) -> SymbolicValue:
+def _wrap_item(tx: Interpreter, node: fx.Node, index: object, item: object) -> SymbolicValue:
     if not isinstance(item, (torch.Tensor, tuple, list, dict)):
         return tx.wrap_new(item)
     part = tx.builder.call(operator.getitem, (node, index), {}, item, ())
@@ -647,7 +649,7 @@ def own_class(value: TensorValue) -> bool:
     return value.python_type() not in (*_PLAIN, type(value.example))
 
 
-def own_attribute(kind: type, name: str) -> Any:
+def own_attribute(kind: type, name: str) -> object:
     """What a class derived from torch.Tensor defines itself under the name, or MISSING."""
     for base in kind.__mro__:
         if base in _PLAIN:

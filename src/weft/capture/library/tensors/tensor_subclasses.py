@@ -148,7 +148,7 @@ class AttributeReader(SymbolicValue):
     def constant(self) -> Any:
         return getattr(torch.Tensor, self.name).__get__
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self.constant()
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
@@ -214,7 +214,7 @@ def dispatch(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwarg
 
 
 @overriding_result.define
-def _override(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
+def _override(tx: Interpreter, target: object, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
     if not _is_on(tx) or not _overloading_values(tx, [*args, *kwargs.values()]):
         return None
     if target is getattr:
@@ -247,12 +247,14 @@ class _Found(Exception):
 
 
 class _Asking(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: object, types: object, args: object = (), kwargs: object = None
+    ) -> object:
         raise _Found(func)
 
 
 @functools.cache
-def _operator_function(target: Any, tensors: tuple[bool, ...]) -> Any:
+def _operator_function(target: Any, tensors: tuple[bool, ...]) -> object:
     """The function that eager passes to `__torch_function__` for a Python operator, found by
     trying."""
     tensor = torch.ones(1, 1, dtype=torch.int64, device="cpu")
@@ -265,7 +267,7 @@ def _operator_function(target: Any, tensors: tuple[bool, ...]) -> Any:
 
 
 @overridden_function.define
-def function_of(target: Any, args: Args) -> tuple[Any, Args]:
+def function_of(target: object, args: Args) -> tuple[object, Args]:
     if isinstance(target, str):
         return getattr(torch.Tensor, target), args
     if vars(operator).get(getattr(target, "__name__", "")) is not target:

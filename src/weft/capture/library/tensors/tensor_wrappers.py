@@ -70,7 +70,7 @@ def _fake_nested(tx: Interpreter, obj: Any, source: Source) -> Any:
         {name: value.fake(tx) for name, value in inner.items()}, context, sizes, obj.stride())
 
 
-def _guard_parts(tx: Interpreter, obj: Any, source: Source) -> bool:
+def _guard_parts(tx: Interpreter, obj: object, source: Source) -> bool:
     """Guard all parts of the tensor; False if one of them cannot be compared."""
     if not isinstance(obj, torch.Tensor):
         tx.guards.add(source, "is", obj)
@@ -85,7 +85,7 @@ def _guard_parts(tx: Interpreter, obj: Any, source: Source) -> bool:
         _guard_parts(tx, getattr(obj, name), source.attribute(name)) for name in form[0])
 
 
-def _has_form(form: tuple[Sequence[str], Any], obj: torch.Tensor) -> bool:
+def _has_form(form: tuple[Sequence[str], object], obj: torch.Tensor) -> bool:
     try:
         return bool(parts(obj) == form)
     except (RuntimeError, ValueError):  # of tensors in it

@@ -52,7 +52,7 @@ _QUANTISED: Final = (
 from others."""
 
 
-def _members(namespace: Any) -> Iterator[Any]:
+def _members(namespace: object) -> Iterator[object]:
     for name in dir(namespace):
         if name in _NOT_GRAPH or name.startswith(("__", *_QUANTISED)):
             continue
@@ -61,7 +61,7 @@ def _members(namespace: Any) -> Iterator[Any]:
             yield member
 
 
-def _graph_functions() -> dict[int, Any]:
+def _graph_functions() -> dict[int, object]:
     table = {id(f): f for space in function_spaces() for f in _members(space)}
     for name in torch.functional.__all__:
         table[id(getattr(torch.functional, name))] = getattr(torch.functional, name)
@@ -84,14 +84,14 @@ def _graph_functions() -> dict[int, Any]:
 _GRAPH: Final = _graph_functions()
 
 
-def is_graph_function(function: Any) -> bool:
+def is_graph_function(function: object) -> bool:
     """Whether a call of the function is one node of the graph."""
     if id(function) in _GRAPH:
         return True
     return is_operator(function)
 
 
-def is_operator(function: Any) -> bool:
+def is_operator(function: object) -> bool:
     """Whether the function is an operator of torch's dispatcher."""
     return isinstance(function, (OpOverload, OpOverloadPacket))
 

@@ -11,12 +11,12 @@ from _string import formatter_field_name_split, formatter_parser  # type: ignore
 from typing import Any
 
 
-def format_text(self: str, /, *args: Any, **kwargs: Any) -> str:
+def format_text(self: str, /, *args: object, **kwargs: object) -> str:
     """str.format"""
     return _filled(fields_of(self), args, kwargs)
 
 
-def _filled(pieces: Any, args: Any, kwargs: Any) -> str:
+def _filled(pieces: Any, args: object, kwargs: object) -> str:
     text = ""
     for literal, field in pieces:
         text += literal
@@ -38,7 +38,7 @@ def _field(field: Any, args: Any, kwargs: Any) -> str:
     return format(_converted(conversion, value), _filled(spec, args, kwargs))
 
 
-def _converted(conversion: str | None, value: Any) -> Any:
+def _converted(conversion: str | None, value: object) -> object:
     if conversion == "s":
         return str(value)
     if conversion == "r":
@@ -46,7 +46,7 @@ def _converted(conversion: str | None, value: Any) -> Any:
     return ascii(value) if conversion == "a" else value
 
 
-def fields_of(text: str) -> tuple[Any, ...]:
+def fields_of(text: str) -> tuple[object, ...]:
     """Pairs of the text before a field and the field: (argument, steps from there, conversion,
     pieces of the format). ValueError if arguments are both counted and numbered."""
     return _fields(text, [])
@@ -59,7 +59,7 @@ def _fields(text: str, counted: list[int | None]) -> tuple[Any, ...]:
 
 
 def _parsed_field(name: str, conversion: str | None, spec: str,
-                  counted: list[int | None]) -> Any:
+                  counted: list[int | None]) -> object:
     """The field; `counted` has an item for each field without a name: whether its position was
     counted."""
     first, steps = formatter_field_name_split(name)
@@ -92,7 +92,7 @@ def percent_format(self: str, values: Any) -> str:
     return text
 
 
-def _argument(value: Any, kind: str) -> Any:
+def _argument(value: Any, kind: str) -> object:
     if kind in "eEfFgG" and not isinstance(value, (int, float)):
         return float(value)
     return _converted(kind, value)
@@ -103,7 +103,7 @@ def join(self: str, texts: Any) -> str:
     return self.join(texts)
 
 
-def written_by(value: Any, directive: str) -> str:
+def written_by(value: object, directive: str) -> str:
     """One number or text, formatted by its directive."""
     return directive % (value,)
 

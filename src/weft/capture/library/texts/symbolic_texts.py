@@ -108,7 +108,7 @@ class TextValue(SymbolicValue):
     def constant(self) -> Any:
         return self.fixed().value
 
-    def dict_key(self, tx: Interpreter) -> Any:
+    def dict_key(self, tx: Interpreter) -> object:
         return self.constant()
 
     def length(self, tx: Interpreter) -> int:

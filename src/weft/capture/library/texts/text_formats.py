@@ -10,7 +10,7 @@ interpreted::
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.capture.core.base import MISSING, SymbolicValue
 from weft.capture.core.breaks import graph_break
@@ -30,7 +30,7 @@ METHOD_POLYFILLS[str, "join"] = polyfills.join
 OPERATOR_POLYFILLS[str, "mod"] = polyfills.percent_format
 
 
-def _parsed_by(function: Callable[[str], Any]) -> None:
+def _parsed_by(function: Callable[[str], object]) -> None:
     @rule(function)
     def parse(tx: Interpreter, template: SymbolicValue, /) -> SymbolicValue:
         text = template.constant()

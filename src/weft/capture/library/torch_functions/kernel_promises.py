@@ -141,7 +141,7 @@ for _name in _RESIZING:
     _resizing(getattr(nn_functions, _name))
 
 
-def _of_images(function: Any) -> None:
+def _of_images(function: object) -> None:
     """A rule that keeps channels-last memory, as the CPU kernels do and the formulas do not."""
 
     @rule(function)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def _asking(where: tuple[Any, ...]) -> Callable[[Any], Any]:
+def _asking(where: tuple[object, ...]) -> Callable[[Any], object]:
     """A function that calls `where` and returns its value, for guards."""
     return operator.methodcaller("__call__", *where)
 
@@ -53,7 +53,7 @@ def _constants(tx: Interpreter, args: Iterable[SymbolicValue]) -> tuple[Any, ...
     return tuple(objects)
 
 
-def _reading(read: Callable[..., Any], write: Callable[..., Any]) -> None:
+def _reading(read: Callable[..., object], write: Callable[..., object]) -> None:
     @rule(read)
     def reading(tx: Interpreter, *where: SymbolicValue) -> SymbolicValue:
         mode = Mode(read, write, _constants(tx, where))
@@ -61,7 +61,7 @@ def _reading(read: Callable[..., Any], write: Callable[..., Any]) -> None:
         return tx.wrap_new(mode.now())
 
 
-def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bool) -> None:
+def _setting(read: Callable[..., object], write: Callable[..., object], *, chooses: bool) -> None:
     """The rules of a setting; `chooses` if results are the same with every value of it."""
 
     _reading(read, write)
@@ -82,8 +82,8 @@ def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bo
         return NONE
 
 
-def _state(read: Callable[..., Any], asked: Callable[..., Any] | None = None,
-           where: tuple[Any, ...] | None = None) -> None:
+def _state(read: Callable[..., object], asked: Callable[..., object] | None = None,
+           where: tuple[object, ...] | None = None) -> None:
     """The rule of a function that reads what may change between calls and no guard compares
     anyway; `asked(*where)` is another function that says the same."""
     function = asked or read

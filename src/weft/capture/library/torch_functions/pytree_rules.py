@@ -77,13 +77,13 @@ class SpecMethod(SymbolicValue):
 
 
 @wraps(pytree.TreeSpec, subclasses=True)
-def _wrap_spec(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+def _wrap_spec(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     if source is not None:
         tx.guards.add(source, "py", lambda other: other == obj)
     return SpecValue(obj)
 
 
-def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = NONE) -> Any:
+def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = NONE) -> object:
     """The containers as Python objects with markers as leaves."""
     value = tx.force(value)
     if is_leaf is not NONE and not is_none(is_leaf) and tx.call(is_leaf, [value]).truth(tx):
@@ -103,8 +103,8 @@ def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = 
 
 
 def _registered_stand_in(
-    tx: Interpreter, value: SymbolicValue, inner: Callable[[SymbolicValue], Any]
-) -> Any:
+    tx: Interpreter, value: SymbolicValue, inner: Callable[[SymbolicValue], object]
+) -> object:
     """A stand-in, made of markers, for an object of a class with its own flatten function."""
     node = pytree.SUPPORTED_NODES[value.python_type()]
     parts = tx.call(tx.wrap_fixed(node.flatten_fn, "flatten"), [value])
@@ -116,7 +116,9 @@ def _registered_stand_in(
     return _stand_in(node.unflatten_fn, markers, plain)
 
 
-def _stand_in(make: Callable[[Any, Any], Any], markers: list[Any], context: Any) -> Any:
+def _stand_in(
+    make: Callable[[Any, Any], object], markers: Sequence[object], context: object
+) -> object:
     """What the program's unflatten function makes of markers, if it accepts anything."""
     try:
         return make(markers, context)
@@ -125,12 +127,12 @@ def _stand_in(make: Callable[[Any, Any], Any], markers: list[Any], context: Any)
         raise graph_break("unknown-operation", "pytree of a class that looks at leaves") from error
 
 
-def _unflattened(tx: Interpreter, leaves: SymbolicValue, spec: Any) -> SymbolicValue:
+def _unflattened(tx: Interpreter, leaves: SymbolicValue, spec: object) -> SymbolicValue:
     markers = [Marker(value) for value in tx.unpack(leaves)]
     return _to_values(tx, _stand_in(pytree.tree_unflatten, markers, spec))
 
 
-def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
+def _to_values(tx: Interpreter, obj: object) -> SymbolicValue:
     """The values for a result of pytree: the inverse of `_to_markers`."""
     if isinstance(obj, Marker):
         return obj.value

@@ -84,7 +84,7 @@ def _packed_layer(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     return record(tx, function, args, kwargs)
 
 
-def _of_lengths(function: Any, form: Any) -> None:
+def _of_lengths(function: object, form: object) -> None:
     @rule(function)
     def handler(tx: Interpreter, /, *values: SymbolicValue, **kwargs: SymbolicValue
                 ) -> SymbolicValue:

@@ -156,7 +156,7 @@ for _function in _CHANGES:
     _state_change(_function)
 
 
-def _recorded_as_one_call(function: Any) -> None:
+def _recorded_as_one_call(function: object) -> None:
     """The rule of a Python function of torch that is recorded as one call."""
 
     @rule(function)
@@ -358,7 +358,7 @@ rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_stat
          "state", "a function that changes state outside of graphs"))
 
 
-def _setting(change: Any, *reads: Callable[[], Any]) -> None:
+def _setting(change: object, *reads: Callable[[], object]) -> None:
     """The rule of a setting: setting the current value, which is guarded, changes nothing."""
 
     @rule(change)
@@ -498,7 +498,7 @@ def _mode_at(tx: Interpreter, index: SymbolicValue, /) -> SymbolicValue:
     return mode
 
 
-def _scaled(name: str, polyfill: Any) -> None:
+def _scaled(name: str, polyfill: object) -> None:
     """addcdiv_ and addcmul_ read `value`; when that is a tensor it stays one."""
 
     @tensor_method(name)

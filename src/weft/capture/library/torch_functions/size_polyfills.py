@@ -19,7 +19,7 @@ from weft._torch import assert_async, check, check_is_size
 def linspace(
     start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, device: Any = None,
     requires_grad: bool = False,
-) -> Any:
+) -> object:
     """`torch.linspace`, counted from the nearer end as its kernels do."""
     dtype = dtype or torch.get_default_dtype()
     if isinstance(start, torch.Tensor) or isinstance(end, torch.Tensor) or (
@@ -47,7 +47,7 @@ def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def pad_sequence(
     sequences: Any, batch_first: bool = False, padding_value: float = 0.0,
     padding_side: str = "right",
-) -> Any:
+) -> object:
     """`torch.nn.utils.rnn.pad_sequence` of tensors of one type."""
     first = sequences[0]
     if not all(sequence.dim() and (sequence.dtype, sequence.device) == (first.dtype, first.device)
@@ -98,7 +98,7 @@ def cov(input: torch.Tensor, *, correction: int = 1) -> torch.Tensor:
     return (centred.mm(centred.t().conj()) / (count - correction)).squeeze()
 
 
-def corrcoef(input: torch.Tensor) -> Any:
+def corrcoef(input: torch.Tensor) -> object:
     """`torch.corrcoef` of real numbers."""
     if not input.is_floating_point() or input.dim() not in (1, 2):
         return NotImplemented
@@ -110,7 +110,8 @@ def corrcoef(input: torch.Tensor) -> Any:
 
 
 def max_pool1d(
-    input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    input: torch.Tensor, kernel_size: object, stride: object = None, padding: object = 0,
+    dilation: object = 1,
     ceil_mode: bool = False,
 ) -> torch.Tensor:
     """`torch.max_pool1d` as pooling of images with one row; without gradients CPUs return plain
@@ -125,7 +126,7 @@ def max_pool1d(
     return pooled.squeeze(-2)
 
 
-def _only(number: Any) -> Any:
+def _only(number: object) -> Any:
     """A number, or the only number of a sequence."""
     return number[0] if isinstance(number, (tuple, list)) else number
 
@@ -152,13 +153,13 @@ def _centres(like: torch.Tensor, steps: int, align_corners: bool) -> torch.Tenso
     return ends if align_corners else ends * ((steps - 1) / steps)
 
 
-def adaptive_avg_pool1d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
+def adaptive_avg_pool1d(input: torch.Tensor, output_size: object) -> torch.Tensor:
     """`torch.adaptive_avg_pool1d` as pooling of images with one row."""
     rows = F.adaptive_avg_pool2d(input.unsqueeze(-2), (1, _only(output_size)))
     return rows.squeeze(-2)
 
 
-def fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> Any:
+def fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> object:
     """`Tensor.fill_diagonal_` of a matrix, without wrapping."""
     if wrap or input.dim() != 2:
         return NotImplemented
@@ -205,7 +206,7 @@ def tril_indices(
 
 def combinations(
     input: torch.Tensor, r: int = 2, with_replacement: bool = False
-) -> Any:
+) -> object:
     """`torch.combinations` of two."""
     if r != 2 or input.dim() != 1:
         return NotImplemented
@@ -214,7 +215,7 @@ def combinations(
     return torch.stack([input[places[0]], input[places[1]]], 1)
 
 
-def block_diag(*tensors: torch.Tensor) -> Any:
+def block_diag(*tensors: torch.Tensor) -> object:
     """`torch.block_diag`: each row is zeros, a block, and zeros."""
     if not all(isinstance(tensor, torch.Tensor) and tensor.dim() <= 2 for tensor in tensors):
         return NotImplemented
@@ -262,7 +263,7 @@ def fft_rfftfreq(
 
 def hann_window(
     window_length: int, periodic: bool = True, *, dtype: torch.dtype | None = None,
-    device: Any = None,
+    device: object = None,
 ) -> torch.Tensor:
     """`torch.hann_window`."""
     return hamming_window(window_length, periodic, 0.5, 0.5, dtype=dtype, device=device)
@@ -281,7 +282,7 @@ def hamming_window(
     return alpha - beta * torch.cos(place * (2 * math.pi / steps))
 
 
-def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> Any:
+def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> object:
     """`torch.vander`: powers of each element."""
     if x.dim() != 1:
         return NotImplemented
@@ -314,7 +315,7 @@ def _differences(x: torch.Tensor, dim: int, spacing: float) -> torch.Tensor:
 
 def take_along_dim(
     input: torch.Tensor, indices: torch.Tensor, dim: int | None = None
-) -> Any:
+) -> object:
     """`torch.take_along_dim`: `gather` of tensors broadcast in the other dimensions. Along one of
     these, an index counts from the end as often as it has to."""
     if not isinstance(indices, torch.Tensor):
@@ -375,14 +376,14 @@ def cumprod(input: torch.Tensor, dim: int) -> Any:
     return products
 
 
-def lerp(input: torch.Tensor, end: torch.Tensor, weight: float) -> Any:
+def lerp(input: torch.Tensor, end: torch.Tensor, weight: float) -> object:
     """`torch.lerp` by a number."""
     if not input.is_floating_point():
         return NotImplemented
     return torch.lerp(input, end, torch.full((), weight, dtype=input.dtype, device=input.device))
 
 
-def lerp_(input: torch.Tensor, end: torch.Tensor, weight: float) -> Any:
+def lerp_(input: torch.Tensor, end: torch.Tensor, weight: float) -> object:
     """`Tensor.lerp_` by a number."""
     if not input.is_floating_point():
         return NotImplemented
@@ -391,7 +392,7 @@ def lerp_(input: torch.Tensor, end: torch.Tensor, weight: float) -> Any:
 
 def matrix_norm(
     input: torch.Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """`torch.linalg.matrix_norm`: the root of the sum of squares, the greatest or least sum of the
     absolute values in a column (1, -1) or row (inf, -inf)."""
     if ord not in ("fro", 1, -1, math.inf, -math.inf) or not input.is_floating_point():

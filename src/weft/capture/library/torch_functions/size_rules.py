@@ -44,7 +44,7 @@ Choices = list[tuple[Any, Applies]]
 """Polyfills, and tests of their arguments that say whether they are asked."""
 
 
-def _register(target: Any, choices: Choices) -> None:
+def _register(target: object, choices: Choices) -> None:
     """The rule of a function, or of the tensors' method of that name."""
 
     def call(tx: Interpreter, /, *values: SymbolicValue, **named: SymbolicValue) -> SymbolicValue:
@@ -65,7 +65,7 @@ def _register(target: Any, choices: Choices) -> None:
 _signature: Final = cache(signature)
 
 
-def _binds(polyfill: Any, args: Args, kwargs: Kwargs) -> bool:
+def _binds(polyfill: object, args: Args, kwargs: Kwargs) -> bool:
     """Whether the polyfill has parameters for these arguments."""
     try:
         _signature(polyfill).bind(*args, **kwargs)
