@@ -441,6 +441,11 @@ saved_tensors_hooks_switches = (
 """capture: forbid and allow saved-tensor hooks; nothing while capturing."""
 
 
+def apply_function(function: type[torch.autograd.Function], *args: object) -> Any:
+    """`function.apply(*args)`, which torch leaves without types."""
+    return function.apply(*args)
+
+
 class DispatchMode(TorchDispatchMode):
     """aot, shapes: the base class of weft's modes that see operators below autograd."""
 

@@ -104,7 +104,8 @@ def _loaded(module: str) -> Mapping[str, Any]:
 
 
 def _ids(name: str) -> Container[int]:
-    return _loaded("trace_rules").get(name, ())  # type: ignore[no-any-return]
+    ids: Container[int] = _loaded("trace_rules").get(name, ())
+    return ids
 
 
 def is_allowed(fn: object) -> bool:

@@ -29,6 +29,7 @@ from weft.aot.symbols import input_symbols, names_in, symbolic_leaves
 from weft.aot.views import Unsupported
 from weft.graph_call import GraphCall
 from weft.shapes.graph_facts import GraphFacts, graph_facts, note_graph
+from weft.shapes.graph_nodes import results_of
 
 CompilePart = Callable[[GraphModule, list[Any]], GraphCall]
 """(graph, example inputs) -> callable on these inputs."""
@@ -78,7 +79,7 @@ def compile_parts(
             _straight(gm, nodes, examples, compile_part if kind == "plain" else _as_it_is)
             for kind, nodes in _split(gm.graph)
         ]
-    return GraphCall(_Program(placeholders, parts, gm.graph.output_node().args[0]))
+    return GraphCall(_Program(placeholders, parts, results_of(gm.graph)))
 
 
 def _split(graph: Graph) -> list[tuple[str, list[Node]]]:

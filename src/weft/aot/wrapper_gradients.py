@@ -24,6 +24,7 @@ from typing import Any, final
 
 import torch
 
+from weft._torch import apply_function
 from weft.aot.training.tangents import TangentLayout
 from weft.aot.views import Unsupported
 from weft.shapes.fakes.wrappers import Structure, detached, is_wrapper, parts
@@ -176,7 +177,7 @@ class Wrapped(torch.autograd.Function):
         at = plan.carried
         if gradient is None:
             return (None, *gradients, *([None] * len(at) if plan.gradient is not None else []))
-        own = Unwrapped.apply((plan.of_gradient,), gradient)  # type: ignore[no-untyped-call]
+        own = apply_function(Unwrapped, (plan.of_gradient,), gradient)
         if plan.gradient is not None:
             return (None, *gradients, *(own[i] for i in at))
         for i in at:
@@ -232,7 +233,7 @@ class _Gradient:
         pieces = self.plan.gradient_leaves(self.kept, carried)
         if not torch.is_grad_enabled():
             return self.plan.of_gradient.join([_constant(piece) for piece in pieces])
-        return Wrapped.apply(self.plan.of_gradient, *pieces)  # type: ignore[no-untyped-call]
+        return apply_function(Wrapped, self.plan.of_gradient, *pieces)
 
 
 def _divided(

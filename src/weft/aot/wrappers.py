@@ -20,7 +20,7 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import tree_flatten
+from weft._torch import apply_function, tree_flatten
 from weft.aot.tracing.trace import Tracer
 from weft.aot.training.joint import run_backward
 from weft.aot.views import Unsupported
@@ -28,6 +28,7 @@ from weft.aot.wrapper_gradients import Plan, Unwrapped, Wrapped, carries, in_for
 from weft.graph_call import GraphCall
 from weft.shapes.fakes.wrappers import Structure, detached, is_wrapper, leaves, parts, rebuilt
 from weft.shapes.graph_facts import CapturedFacts, graph_facts, note, note_graph
+from weft.shapes.graph_nodes import results_of
 
 Call = Callable[..., Any]
 Plans = Mapping[int, Plan]
@@ -48,7 +49,7 @@ class Joined:
 
     def __call__(self, *pieces: torch.Tensor) -> object:
         if self.role == "result":
-            return Wrapped.apply(self.plan, *pieces)  # type: ignore[no-untyped-call]
+            return apply_function(Wrapped, self.plan, *pieces)
         wrapper = self.plan.join(pieces)
         return wrapper.requires_grad_() if self.role == "leaf" else wrapper
 
@@ -63,7 +64,7 @@ class Divided:
         self.plan = plan
 
     def __call__(self, wrapper: torch.Tensor) -> object:
-        return Unwrapped.apply((self.plan,), wrapper)  # type: ignore[no-untyped-call]
+        return apply_function(Unwrapped, (self.plan,), wrapper)
 
 
 def _is_wrapped(value: object) -> bool:
@@ -208,7 +209,7 @@ def _graph_inputs(gm: GraphModule) -> list[Node]:
 
 def _results(gm: GraphModule) -> Sequence[Any]:
     """What the graph returns, nodes or constants."""
-    results: Any = gm.graph.output_node().args[0]
+    results = results_of(gm.graph)
     return results if isinstance(results, (tuple, list)) else ()
 
 
@@ -300,8 +301,8 @@ class InputParts:
         divided: dict[int, Sequence[torch.Tensor]] = {
             i: structure.leaves(inputs[i]) for i, structure in self._structures.items()}
         if self._plans:
-            pieces = Unwrapped.apply(  # type: ignore[no-untyped-call]
-                (*self._plans.values(),), *(inputs[i] for i in self._plans))
+            pieces = apply_function(
+                Unwrapped, (*self._plans.values(),), *(inputs[i] for i in self._plans))
             start = 0
             for i, count in self._counts:
                 divided[i] = pieces[start : start + count]

@@ -32,8 +32,8 @@ from weft.shapes.symnode import extents
 
 
 def inductor(
-    gm: GraphModule, example_inputs: Sequence[object], *, options: Mapping[str,
-    object] | None = None,
+    gm: GraphModule, example_inputs: Sequence[object], *,
+    options: Mapping[str, object] | None = None,
 ) -> GraphCall:
     """Compile a captured graph; `options` are settings of `weft.config` for this graph."""
     with config.patch(check_options(options or {})):

@@ -266,5 +266,6 @@ def _outward(frame: Any, failure: Exception) -> int:
         inner_resumable = frame.resumable
         frame = frame.caller
         if can_translate(frame.current.name) or inner_resumable:
-            return frame.step  # type: ignore[no-any-return]
+            step: int = frame.step
+            return step
     raise SkipFrame(f"no way to end the graph: {failure}", always=True)

@@ -56,11 +56,13 @@ class Block(nn.Module):
         split = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = split.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v)
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))  # type: ignore[no-any-return]
+        result: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return result
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+        result: torch.Tensor = x + self.mlp(self.norm2(x))
+        return result
 
 
 def transformer() -> Example:

@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from weft._torch import FakeTensor, OpOverload, runs_as_written, tree_flatten
+from weft.shapes.graph_nodes import call_target
 
 aten = torch.ops.aten
 
@@ -105,7 +106,7 @@ def _number(node: Node, uniform: Mapping[Node, object]) -> Any:
         return None
     args = torch.fx.node.map_arg(node.args, scalars.__getitem__)
     kwargs = torch.fx.node.map_arg(node.kwargs, scalars.__getitem__)
-    result = node.target(*args, **kwargs)  # type: ignore[operator]
+    result = call_target(node, args, kwargs)
     if result.dim() > 1 or result.numel() != 1 or result.dtype.is_complex:
         return None
     return result.item()

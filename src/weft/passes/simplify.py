@@ -190,5 +190,5 @@ def _double_permute(node: Node) -> Node | None:
         return None
     inner = source.args[1]
     assert isinstance(inner, (list, tuple))
-    both = [inner[d] % rank for d in outer]  # type: ignore[operator]
+    both = [d % rank for d in (inner[d] for d in outer) if isinstance(d, int)]
     return _source(source) if both == list(range(rank)) else None

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -45,7 +45,7 @@ def load(
     not 16-byte aligned.
     """
     _configure()
-    kernel: Any = _cuda.Kernel(
+    kernel: Callable[..., None] = _cuda.Kernel(
         image=binary.image,
         name=binary.entry,
         device=device,
@@ -58,4 +58,4 @@ def load(
         grid_of=None if isinstance(grid, int) else grid,
         unaligned=unaligned,
     )
-    return kernel  # type: ignore[no-any-return]
+    return kernel

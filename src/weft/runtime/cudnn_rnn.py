@@ -106,8 +106,8 @@ def _copied(weights: Sequence[torch.Tensor], offsets: Sequence[int], count: int)
 
 @cache
 def _layout(
-    shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device, form: tuple[object,
-    ...]
+    shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device,
+    form: tuple[object, ...]
 ) -> tuple[list[int], int]:
     """The place of each weight in cuDNN's buffer (elements from the start), and the buffer's
     size."""

@@ -8,7 +8,7 @@ takes longer than the rest; ATen graphs hold symbolic sizes on purpose (docs/arc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -30,6 +30,17 @@ def copy_node(graph: Graph, node: Node, copies: Mapping[Node, Node]) -> Node:
     return _add(graph, node.op, node.target, args, kwargs, node.name, node.meta)
 
 
+def call_target(node: Node, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+    """What the function of a `call_function` node gives for these arguments."""
+    function: Any = node.target
+    return function(*args, **kwargs)
+
+
+def results_of(graph: Graph) -> Any:
+    """What a graph returns: nodes in the structure of its output node."""
+    return graph.output_node().args[0]
+
+
 def copied_graph(graph: Graph) -> Graph:
     """A copy of an ATen graph, its nodes under the same names."""
     copy = Graph()
@@ -43,8 +54,8 @@ def copied_graph(graph: Graph) -> Graph:
 
 
 def _add(
-    graph: Graph, op: str, target: Any, args: Any, kwargs: Any, name: str, meta: Mapping[str,
-    object]
+    graph: Graph, op: str, target: Any, args: Any, kwargs: Any, name: str,
+    meta: Mapping[str, object]
 ) -> Node:
     names = graph._graph_namespace
     name = names.create_name(name, None)

@@ -32,7 +32,7 @@ from weft.passes.node_key import exact_key
 from weft.shapes.algebra.layout import has_strides
 from weft.shapes.fakes.without_sympy import without_sympy
 from weft.shapes.graph_facts import aten_facts, graph_facts
-from weft.shapes.graph_nodes import add_node
+from weft.shapes.graph_nodes import add_node, results_of
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 Lowered = Callable[[OpOverload], bool]
@@ -66,7 +66,7 @@ class Template:
     @property
     def outputs(self) -> Any:
         """The nodes of the results, after further expansion."""
-        return self.graph.output_node().args[0]
+        return results_of(self.graph)
 
 
 @final

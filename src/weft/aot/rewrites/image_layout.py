@@ -38,7 +38,7 @@ from weft.runtime.image_speed import (
 )
 from weft.shapes.algebra.layout import channels_last
 from weft.shapes.graph_facts import AtenFacts, aten_facts, graph_facts, marked
-from weft.shapes.graph_nodes import add_node
+from weft.shapes.graph_nodes import add_node, results_of
 
 aten = torch.ops.aten
 
@@ -76,7 +76,7 @@ def use_channels_last(gm: AtenGraph) -> bool:
     suitable = [n for n in convolutions if _is_suitable(n, trained)]
     if not suitable or sum(map(_products, suitable)) < MIN_PRODUCTS:
         return False
-    results: Any = gm.graph.output_node().args[0]
+    results = results_of(gm.graph)
     copied = sum(_image_bytes(results[k]) for k in facts.inner)
     if copied * _MOST_COPIED > sum(_image_bytes(n) for n in convolutions):
         return False

@@ -22,6 +22,7 @@ from weft.aot.graph import AtenGraph
 from weft.aot.views import Unsupported
 from weft.errors import PassError, VerificationError
 from weft.shapes.graph_facts import BACKWARD, FORWARD, aten_facts, note
+from weft.shapes.graph_nodes import results_of
 
 _MEND: Final = "mend the pass, or leave it out"
 
@@ -89,7 +90,7 @@ def _place(node: Node) -> None:
 
 
 def _outputs(gm: AtenGraph) -> list[object]:
-    results: Any = gm.graph.output_node().args[0]
+    results = results_of(gm.graph)
     return [r.meta["val"] if isinstance(r, Node) else r for r in results]
 
 

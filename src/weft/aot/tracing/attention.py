@@ -29,6 +29,7 @@ from torch.nn.attention import SDPBackend
 from weft._torch import DispatchMode, OpOverload, fused_attention_choice, no_modes
 from weft.config import config
 from weft.shapes.graph_facts import captured_facts
+from weft.shapes.graph_nodes import call_target
 
 aten = torch.ops.aten
 
@@ -210,7 +211,7 @@ def _evaluate(node: Node, values: dict[Node, Any]) -> object:
     kwargs = map_arg(node.kwargs, values.__getitem__)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    return node.target(*args, **kwargs)  # type: ignore[operator]
+    return call_target(node, args, kwargs)
 
 
 class _NotDeterministic(Exception):

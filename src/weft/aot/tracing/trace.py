@@ -48,6 +48,7 @@ from weft.shapes.fakes.fake import FakeContext, connected_non_leaf, is_leaf
 from weft.shapes.fakes.without_sympy import python_kernels
 from weft.shapes.fakes.wrappers import is_wrapper
 from weft.shapes.graph_facts import BACKWARD, aten_facts, captured_facts, note, program_function
+from weft.shapes.graph_nodes import call_target
 from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import certainly_equal, expr_of
 
@@ -339,7 +340,7 @@ class Tracer:
             own = FUNCTIONS.get(node.target)
             if own is not None:
                 return own(node, *args, **kwargs)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return call_target(node, args, kwargs)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return self.gm.get_submodule(str(node.target))(*args, **kwargs)

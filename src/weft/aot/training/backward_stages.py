@@ -25,6 +25,7 @@ from torch.fx import Graph, Node
 
 from weft.aot.global_state import no_autocast
 from weft.aot.training.memory_budget import numel
+from weft.shapes.graph_nodes import results_of
 
 Stages = tuple[tuple[int, ...], ...]
 """Positions of gradients, stage by stage."""
@@ -44,7 +45,7 @@ def stages_of(graph: Graph, kept: Sequence[bool]) -> Stages:
 
     `kept`: which of them are stored in leaves; others are freed soon.
     """
-    gradients: Sequence[Any] = graph.output_node().args[0]  # type: ignore[assignment]
+    gradients: Sequence[Any] = results_of(graph)
     place = {node: i for i, node in enumerate(graph.nodes)}
     order = sorted(range(len(gradients)), key=lambda k: place.get(gradients[k], -1))
     size = [_bytes(g) if is_kept else 0 for g, is_kept in zip(gradients, kept, strict=True)]

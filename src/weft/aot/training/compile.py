@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -61,6 +61,7 @@ from weft.diagnostics import events
 from weft.graph_call import GraphCall
 from weft.runtime.restoring import run_instead
 from weft.shapes.graph_facts import GraphFacts, aten_facts, captured_facts, graph_facts
+from weft.shapes.graph_nodes import results_of
 
 aten = torch.ops.aten
 
@@ -214,7 +215,7 @@ def _cut_backwards(backwards: Backwards, graph: Graph, joint: JointGraph) -> Bac
     """The backwards of `graph` that end at inner results: made when one is needed."""
     with compiling():
         cut = cut_at(graph, joint.tangent_values, joint.inner)
-    at_once = (tuple(range(len(cut.output_node().args[0]))),)  # type: ignore[arg-type]
+    at_once = (tuple(range(len(results_of(cut)))),)
     patterns = backwards.patterns + 2 * len(backwards.tangents)
     return Backwards(cut, backwards.tangents, at_once, backwards.compiler, patterns=patterns)
 
@@ -371,14 +372,14 @@ def _without_gradients(tracer: Tracer, joint: JointGraph) -> set[int]:
 
 def _views(parts: Partition) -> tuple[int, ...]:
     """The values of the forward that a view operator computes."""
-    results: Any = parts.forward.output_node().args[0]
+    results = results_of(parts.forward)
     values = enumerate(results[: parts.n_values])
     return tuple(k for k, v in values if isinstance(v, Node) and is_view(v))
 
 
 def _unread(joint: JointGraph, graph: Graph) -> set[int]:
     """Inputs whose values no gradient depends on."""
-    results: Any = graph.output_node().args[0]
+    results = results_of(graph)
     read = _dependencies([g for g in results[joint.n_values :] if isinstance(g, Node)])
     return {i for i, node in enumerate(_inputs(graph, joint.tangents)) if node not in read}
 
@@ -393,7 +394,7 @@ def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[i
         if node not in reach:
             sets = {reach.get(a, none) for a in node.all_input_nodes}
             reach[node] = sets.pop() if len(sets) == 1 else none.union(*sets)
-    results: Any = graph.output_node().args[0]
+    results = results_of(graph)
     gradients = results[joint.n_values :][: len(joint.gradient_inputs)]
     return tuple(reach.get(g, none) for g in gradients)
 
@@ -403,7 +404,7 @@ def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[i
 
 def _stale(joint: JointGraph, graph: Graph, traced: Traced) -> set[int]:
     """Overwritten inputs whose old value other outputs depend on."""
-    results: Any = graph.output_node().args[0]
+    results = results_of(graph)
     others = results[len(traced.mutated) : joint.n_values]
     used = _dependencies([v for v in others if isinstance(v, Node)])
     inputs = _inputs(graph, joint.tangents)

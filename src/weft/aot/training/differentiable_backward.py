@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.training.partition import Partition
+from weft.shapes.graph_nodes import results_of
 
 
 def is_differentiable(parts: Partition, trained: Container[int], own: Container[int]) -> bool:
@@ -29,7 +30,7 @@ def is_differentiable(parts: Partition, trained: Container[int], own: Container[
     """
     if not all(map(_has_formula, parts.backward.nodes)):
         return False
-    results: Any = parts.forward.output_node().args[0]
+    results = results_of(parts.forward)
     depends = _depending(parts.forward, trained)
     return all(k in own or results[k] not in depends for k in parts.saved_values if k >= 0)
 

@@ -26,6 +26,7 @@ from weft.aot.training.cuts import Cuts, views
 from weft.aot.training.forward_inputs import DoubleBackwardError
 from weft.aot.training.replaced_inputs import as_it_was
 from weft.shapes.graph_facts import captured_facts
+from weft.shapes.graph_nodes import results_of
 
 
 @final
@@ -101,7 +102,7 @@ class DoubleBackward:
     @cached_property
     def cut_graph(self) -> GraphModule:
         """The captured graph with a cut behind each inner result, outside of transforms."""
-        results = tree_flatten(self.gm.graph.output_node().args[0])[0]
+        results = tree_flatten(results_of(self.gm.graph))[0]
         at = {results[~k if k < 0 else self.position[k][0]]: k for k in self.inner}
         last = {_last_write(node): node for node in at}
         waiting: list[Node] = []
@@ -131,10 +132,10 @@ class DoubleBackward:
     def _value(self, flat: list[Any], k: int, tangent: torch.Tensor) -> torch.Tensor:
         """Value `k` of the forward: an output, or what an output is a view of."""
         position, is_view = self.position[k]
-        value = flat[position]._base if is_view else flat[position]
+        value: torch.Tensor | None = flat[position]._base if is_view else flat[position]
         if value is None or value.size() != tangent.size():
             raise _refused("outputs that share memory")
-        return value  # type: ignore[no-any-return]
+        return value
 
 
 _NESTING: Final[dict[Any, int]] = {

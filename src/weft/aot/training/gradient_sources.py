@@ -39,7 +39,8 @@ class Source(NamedTuple):
         if self.piece is None:
             return tensor
         view, args = self.piece
-        return view(tensor, *args)  # type: ignore[no-any-return]
+        gradient: torch.Tensor = view(tensor, *args)
+        return gradient
 
 
 def gradient_sources(

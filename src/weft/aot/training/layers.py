@@ -35,7 +35,7 @@ from weft.aot.tracing.arrivals import reached
 from weft.aot.training.absent_tangents import remove_tangents
 from weft.aot.training.backwards import Indices, tangent_nodes
 from weft.aot.training.cuts import Cuts
-from weft.shapes.graph_nodes import copied_graph
+from weft.shapes.graph_nodes import copied_graph, results_of
 
 Contributions = Callable[["Watch", "Layer", Sequence[Any]], Sequence[torch.Tensor | None]]
 """(watch, layer, tangents of its results) -> tangents, and gradients of the results they read."""
@@ -113,7 +113,7 @@ def _readers(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> d
 
 
 def _gradients(graph: Graph) -> list[Any]:
-    return list(graph.output_node().args[0])  # type: ignore[arg-type]
+    return list(results_of(graph))
 
 
 def without_inner(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Graph:

@@ -42,7 +42,7 @@ from weft.config import config
 from weft.shapes.asserts import binds
 from weft.shapes.fakes.data_errors import may_raise
 from weft.shapes.graph_facts import BACKWARD, aten_facts, marked, note
-from weft.shapes.graph_nodes import copy_node
+from weft.shapes.graph_nodes import copy_node, results_of
 
 aten = torch.ops.aten
 
@@ -100,7 +100,7 @@ class _Roles:
         in_eager: Container[Node],
     ) -> None:
         self.nodes = [n for n in graph.nodes if n.op != "output"]
-        results: Any = graph.output_node().args[0]
+        results = results_of(graph)
         self.values: list[Any] = list(results[: joint.n_values])
         self.gradients: list[Any] = list(results[joint.n_values :])
         tangents = set(joint.tangents)

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from weft._torch import apply_function
+
 T = TypeVar("T")
 
 
@@ -37,5 +39,5 @@ def seen_in_backward(
 
     leaf = torch.zeros(1, device="cpu", requires_grad=True)
     with torch.enable_grad():
-        use(Probe.apply(leaf)).mul(2).sum().backward()  # type: ignore[no-untyped-call]
+        use(apply_function(Probe, leaf)).mul(2).sum().backward()
     return answers[0]

@@ -13,7 +13,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import torch
 
@@ -28,6 +28,8 @@ from weft.shapes.symnode import UndecidedValue
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
+
+T = TypeVar("T")
 
 _LITERALS: Final = (int, float, str, bool, bytes, complex, type(None), type(Ellipsis))
 _LONG: Final = 1_000
@@ -116,7 +118,7 @@ class ConstantValue(SymbolicValue):
         obj = python_object(tx, item)
         if obj is MISSING:
             return super().contains(tx, item)
-        return evaluate(tx, lambda: obj in self.value)  # type: ignore[no-any-return]
+        return evaluate(tx, lambda: obj in self.value)
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         items = evaluate(tx, lambda: tuple(self.value))
@@ -257,7 +259,7 @@ class ConstantMethod(SymbolicValue):
         return emit.constant(getattr(self.owner.value, self.name))
 
 
-def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
+def evaluate(tx: Interpreter, thunk: Callable[[], T]) -> T:
     """Run Python code on constants; an exception becomes the program's."""
     try:
         return thunk()

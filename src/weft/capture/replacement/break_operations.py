@@ -258,9 +258,10 @@ def _unpacking(targets: str) -> Callable[[Any], tuple[object, ...]]:
     space: dict[str, Any] = {}
     names = ", ".join(reversed(targets.replace("*", "").rstrip(",").split(", ")))
     exec(f"def unpack(value):\n    {targets} = value\n    return ({names},)", space)
-    skip(space["unpack"].__code__)
-    hide(space["unpack"].__code__)
-    return space["unpack"]  # type: ignore[no-any-return]
+    unpack: Callable[[object], tuple[object, ...]] = space["unpack"]
+    skip(unpack.__code__)
+    hide(unpack.__code__)
+    return unpack
 
 
 @_translates("UNPACK_SEQUENCE")

@@ -138,8 +138,9 @@ def apply(op: str, *args: Number) -> FloatValue:
 def _without_conversion(value: Number) -> Number:
     """The value without a conversion of sizes to floats, which functions do themselves: one
     spelling for one value."""
-    converted = isinstance(value, FloatExpr) and value.op == "float"
-    return value.args[0] if converted and isinstance(value.args[0], Expr) else value  # type: ignore[union-attr]
+    if isinstance(value, FloatExpr) and value.op == "float" and isinstance(value.args[0], Expr):
+        return value.args[0]
+    return value
 
 
 def compare(op: str, left: Number, right: Number, negated: bool = False) -> bool | FloatRelation:
@@ -309,10 +310,12 @@ def operations(value: Number) -> list[FloatExpr]:
     pending = [value]
     while pending:
         last = pending[-1]
-        todo = [] if not isinstance(last, FloatExpr) or last in ordered else [
-            arg for arg in last.args if isinstance(arg, FloatExpr) and arg not in ordered]
-        if not todo and isinstance(pending.pop(), FloatExpr):
-            ordered[last] = None  # type: ignore[index]
+        if not isinstance(last, FloatExpr) or last in ordered:
+            pending.pop()
+            continue
+        todo = [arg for arg in last.args if isinstance(arg, FloatExpr) and arg not in ordered]
+        if not todo:
+            ordered[last] = None
         pending += todo
     return list(ordered)
 

@@ -24,6 +24,7 @@ import torch
 
 from weft._torch import (
     FakeTensor,
+    apply_function,
     are_functorch_transforms_active,
     is_functorch_wrapped_tensor,
     without_functorch_levels,
@@ -42,9 +43,8 @@ def non_leaf(leaf: FakeTensor) -> FakeTensor:
     """
     twin = make_fake(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
-        computed: FakeTensor = _Computed.apply(  # type: ignore[no-untyped-call]
-            leaf.detach().requires_grad_(), [twin]
-        )
+        computed: FakeTensor = apply_function(
+            _Computed, leaf.detach().requires_grad_(), [twin])
     return computed
 
 
@@ -52,7 +52,7 @@ def connected_non_leaf(leaf: FakeTensor) -> FakeTensor:
     """As `non_leaf`, but gradients flow on to `leaf`."""
     twin = make_fake(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
-        computed: FakeTensor = _Computed.apply(leaf, [twin])  # type: ignore[no-untyped-call]
+        computed: FakeTensor = apply_function(_Computed, leaf, [twin])
     return computed
 
 

@@ -91,7 +91,7 @@ _RUNNING: Final[dict[OpOverload, tuple[int, int]]] = {
 
 _IMAGES: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
-Cast = Callable[..., Any]
+Cast = Callable[..., torch.Tensor]
 
 
 def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> object:
@@ -196,7 +196,7 @@ def _as_image(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor
         return result
     if not x.is_contiguous(memory_format=image_format):
         return result
-    return cast(result, memory_format=image_format)  # type: ignore[no-any-return]
+    return cast(result, memory_format=image_format)
 
 
 def _without_overlap(result: torch.Tensor, cast: Cast) -> torch.Tensor:
@@ -214,7 +214,7 @@ def _spectrum(
     order = sorted(range(x.dim()), key=lambda d: (d in dims, d in ends, -strides[d]))
     back = [order.index(d) for d in range(x.dim())]
     laid_out = cast(result.permute(order), memory_format=torch.contiguous_format)
-    return laid_out.permute(back)  # type: ignore[no-any-return]
+    return laid_out.permute(back)
 
 
 def _suggested_format(x: torch.Tensor) -> torch.memory_format:
@@ -230,7 +230,7 @@ def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:
     known = {torch.contiguous_format, _IMAGES.get(result.dim(), torch.contiguous_format)}
     if any(result.is_contiguous(memory_format=image_format) for image_format in known):
         return result
-    return cast(result, memory_format=torch.contiguous_format)  # type: ignore[no-any-return]
+    return cast(result, memory_format=torch.contiguous_format)
 
 
 def _with_types(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> object:

@@ -106,7 +106,8 @@ def _joiner(like: object) -> Callable[[Iterator[torch.Tensor]], object]:
         return next
     names, context = parts(like)
     inner = [(name, _joiner(getattr(like, name))) for name in names]
-    unflatten = type(like).__tensor_unflatten__  # type: ignore[attr-defined]
+    cls: Any = type(like)
+    unflatten = cls.__tensor_unflatten__
     size, stride = like.size(), like.stride()
     return lambda pieces: unflatten(
         {name: join(pieces) for name, join in inner}, context, size, stride)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from weft._torch import apply_function
+
 
 class _Spent(torch.autograd.Function):
     """The end of an autograd graph that a backward pass inside the compiled graph has freed."""
@@ -42,7 +44,7 @@ def spent(value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
     It still leads to the leaves: a backward that fails here reaches none of them on other ways.
     """
     with torch.enable_grad():
-        result: torch.Tensor = _Spent.apply(value, _ANCHOR, *leaves)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = apply_function(_Spent, value, _ANCHOR, *leaves)
     return result
 
 

@@ -141,7 +141,8 @@ def written_attribute(tx: Interpreter, cls: type, name: str) -> SymbolicValue | 
     for base in cls.__mro__:
         written = tx.classes.attributes.get(base)
         if written is not None and name in written.values:
-            return written.values[name]  # type: ignore[no-any-return]
+            value: SymbolicValue = written.values[name]
+            return value
         if name in base.__dict__:
             return None
     return None
@@ -188,7 +189,7 @@ def _bind_static(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, at
 
 @binder(classmethod)
 def _bind_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str,
-attribute: object
+                       attribute: object
                        ) -> SymbolicValue:
     return bound_class_method(tx, tx.wrap_fixed(cls, cls.__name__), attribute, name)
 

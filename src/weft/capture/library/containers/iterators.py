@@ -78,7 +78,8 @@ class ItemsIterator(IteratorValue):
             self.position = -1
             return None
         self.position += 1
-        return self.sequence.at(tx, self.position - 1)  # type: ignore[no-any-return]
+        item: SymbolicValue = self.sequence.at(tx, self.position - 1)
+        return item
 
     def rebuild(self, emit: Emitter) -> str:
         if self.position < 0:  # over nothing: what it was over may be filled again

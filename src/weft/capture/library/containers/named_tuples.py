@@ -149,7 +149,8 @@ def overridden(cls: type, name: str) -> bool:
 
 def struct_fields(cls: type) -> tuple[str, ...]:
     """The names of the items of a PyStructSequence type (torch.return_types.max, ...)."""
-    return vars(cls)["__match_args__"]  # type: ignore[no-any-return]
+    names: tuple[str, ...] = vars(cls)["__match_args__"]
+    return names
 
 
 def _hidden_fields(cls: type) -> list[str]:

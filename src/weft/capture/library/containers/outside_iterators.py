@@ -153,7 +153,8 @@ def _wrap_table_iterator(tx: Interpreter, obj: Any, source: Source | None) -> Sy
 
 def _parts(iterator: Any) -> tuple[object, ...]:
     """The iterators inside a zip, map or enumerate object."""
-    return iterator.__reduce__()[1]  # type: ignore[no-any-return]
+    parts: tuple[object, ...] = iterator.__reduce__()[1]
+    return parts
 
 
 def _part_sources(obj: object, source: Source) -> list[tuple[object, Source]]:

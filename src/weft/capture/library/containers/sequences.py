@@ -250,7 +250,8 @@ class ReversedIterator(IteratorValue):
             self.position = -1
             return None
         self.position -= 1
-        return self.sequence.at(tx, self.position + 1)  # type: ignore[no-any-return]
+        item: SymbolicValue = self.sequence.at(tx, self.position + 1)
+        return item
 
     def rebuild(self, emit: Emitter) -> str:
         if self.position >= len(self.sequence.items):
@@ -321,7 +322,7 @@ class ListValue(GrowingValue):
         """Break the graph before the outside list loses an object that is watched."""
         if self.source is None:
             return
-        lost = evaluate(tx, lambda: self.items[where])  # a slice's step may be 0
+        lost: Any = evaluate(tx, lambda: self.items[where])  # a slice's step may be 0
         for item in lost if isinstance(where, slice) else [lost]:
             if item.source is not None:
                 check_kept(item.outside_object())
@@ -466,7 +467,7 @@ def sort_values(tx: Interpreter, items: list[SymbolicValue], key: SymbolicValue,
     by_default = is_none(key)
     keys = [item if by_default else tx.call(key, [item]) for item in items]
     symbolic = any(not k.is_constant and k.python_type() in (int, float) for k in keys)
-    objects = [MISSING if symbolic else python_object(tx, k) for k in keys]
+    objects: list[Any] = [MISSING if symbolic else python_object(tx, k) for k in keys]
     if any(o is MISSING for o in objects):
         objects = [_Sortable(tx, k) for k in keys]
     order = evaluate(tx, lambda: sorted(range(len(items)), key=objects.__getitem__,
@@ -577,7 +578,7 @@ class RangeValue(ContainerMethods):
         return bool(self.range)
 
     def length(self, tx: Interpreter) -> int:
-        return evaluate(tx, lambda: len(self.range))  # type: ignore[no-any-return]
+        return evaluate(tx, lambda: len(self.range))
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in ("start", "stop", "step"):

@@ -490,8 +490,8 @@ def _container_text(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 
 
 def _text(tx: Interpreter, value: SymbolicValue) -> str:
-    text = _repr(tx, tx.force(value))
-    return python_object(tx, text)  # type: ignore[no-any-return]
+    text: str = python_object(tx, _repr(tx, tx.force(value)))
+    return text
 
 
 _NO_SPEC: Final = constant("")

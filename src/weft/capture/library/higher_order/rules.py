@@ -14,6 +14,7 @@ from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 from weft._torch import (
+    apply_function,
     associative_scan_function,
     cond_operator,
     flex_attention_operator,
@@ -147,7 +148,7 @@ def _of_either(examples: Sequence[torch.Tensor], operands: Sequence[object]) -> 
     tensors = [o for o in operands if isinstance(o, torch.Tensor) and o.requires_grad]
     if not (torch.is_grad_enabled() and tensors):
         return tuple(examples)
-    return tuple(_Chosen.apply(examples, *tensors))  # type: ignore[no-untyped-call]
+    return tuple(apply_function(_Chosen, examples, *tensors))
 
 
 class _Chosen(torch.autograd.Function):

@@ -33,6 +33,7 @@ from weft.capture.library.numbers.data_numbers import Check, add_check
 from weft.capture.library.numbers.symbolic_numbers import (
     SymbolicNumberValue,
     check_divisor_of_data,
+    condition_of,
     expected_truth,
     int_of_data,
     number_node,
@@ -101,7 +102,7 @@ def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
         fits = tx.binary(op, number, constant(limit))
         if _depends_on_data(tx, fits):
             text = "cannot convert float NaN to integer, nor what has more than 64 bits"
-            _hold(tx, fits.example.node.value, text)  # type: ignore[attr-defined]
+            _hold(tx, condition_of(fits), text)
     double = record(tx, torch.scalar_tensor, [number], {"dtype": constant(torch.float64)})
     whole = record(tx, "to", [double, constant(torch.int64)])
     tx.builder.n_calls -= 2
@@ -144,7 +145,7 @@ def _check(tx: Interpreter, condition: SymbolicValue) -> SymbolicValue:
         if not condition.truth(tx):
             raise graph_break("operator-failed", "a torch._check that does not hold")
         return NONE
-    _hold(tx, condition.example.node.value, _CHECK)  # type: ignore[attr-defined]
+    _hold(tx, condition_of(condition), _CHECK)
     return NONE
 
 
@@ -209,7 +210,7 @@ def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> 
         "ne", value, constant(0))
     if not _depends_on_data(tx, condition):
         return False
-    asked = condition.example.node.value  # type: ignore[attr-defined]
+    asked = condition_of(condition)
     _hold(tx, asked if wanted else opposite(asked), _CHECK)
     tx.note_check()
     return True
@@ -224,7 +225,7 @@ def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
         "ne", value, constant(0))
     if not _depends_on_data(tx, condition):
         return None
-    asked = condition.example.node.value  # type: ignore[attr-defined]
+    asked = condition_of(condition)
     expected: bool | None = tx.shapes.expect(asked)
     if expected is None:
         expected = _if_finite(tx, asked)
@@ -243,7 +244,7 @@ def _likely_truth(tx: Interpreter, value: TensorValue) -> bool | None:
     expected = if_finite(value.proxy(tx))
     if expected is not None:
         likely = _is_truth(tx, value, expected)
-        _expect_finite(tx, likely.example.node.value)  # type: ignore[attr-defined]
+        _expect_finite(tx, condition_of(likely))
         _count_expectation(tx)
     return expected
 

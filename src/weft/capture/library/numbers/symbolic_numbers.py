@@ -120,14 +120,14 @@ class SymbolicNumberValue(SymbolicValue):
 
     def copied(self, tx: Interpreter) -> int | float | bool:
         """The plain number, for Python code that works on constants."""
-        return evaluate(tx, self.constant)  # type: ignore[no-any-return]
+        return evaluate(tx, self.constant)
 
     def dict_key(self, tx: Interpreter) -> object:
         return self.constant()
 
     def truth(self, tx: Interpreter) -> bool:
         try:
-            return evaluate(tx, lambda: bool(self.example))  # type: ignore[no-any-return]
+            return evaluate(tx, lambda: bool(self.example))
         except GraphBreak as error:
             expected = expected_truth(tx, self)
             answer = self._tested(tx) if expected is None else expected
@@ -141,7 +141,7 @@ class SymbolicNumberValue(SymbolicValue):
             "ne", self, constant(0))
         answer = outcome(tx, asked.proxy(tx))
         if answer is not None:
-            tx.shapes.learn(asked.example.node.value, answer)  # type: ignore[attr-defined]
+            tx.shapes.learn(condition_of(asked), answer)
         return answer
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
@@ -428,6 +428,12 @@ _PLAIN: Final[Mapping[type, type]] = {
 
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
+
+
+def condition_of(value: SymbolicValue) -> Any:
+    """The condition that a comparison of symbolic numbers stands for."""
+    assert isinstance(value, SymbolicNumberValue)
+    return value.example.node.value
 
 
 def _value_of(example: SymbolicNumber) -> Any:

@@ -84,7 +84,7 @@ class SymbolicRangeValue(MethodTable):
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         if isinstance(item, SymbolicNumberValue) or item.is_constant:
-            return evaluate(tx, lambda: item.constant() in self.copied(tx))  # type: ignore[no-any-return]
+            return evaluate(tx, lambda: item.constant() in self.copied(tx))
         return super().contains(tx, item)
 
     def iter(self, tx: Interpreter) -> SymbolicValue:

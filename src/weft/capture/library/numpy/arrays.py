@@ -270,14 +270,14 @@ class ArrayValue(SymbolicValue):
     def truth(self, tx: Interpreter) -> bool:
         known = self.copied(tx)
         if known is not MISSING:
-            return evaluate(tx, lambda: bool(known))  # type: ignore[no-any-return]
+            return evaluate(tx, lambda: bool(known))
         if self.scalar or _is_one(self.example):
             return self.shared(tx).truth(tx)
         raise graph_break("data-dependent-branch", "a branch on an array")
 
     def length(self, tx: Interpreter) -> int:
         if self._known is not None:
-            return evaluate(tx, lambda: len(self._known))  # type: ignore[no-any-return]
+            return evaluate(tx, lambda: len(self._known))
         if self.example.dim() == 0:
             raise tx.error(TypeError, "len() of unsized object")
         return self.shared(tx).length(tx)

@@ -86,12 +86,15 @@ def _resolve(path: str) -> Callable[..., Any]:
     family, _, name = path.rpartition(".")
     home: Any = torch_numpy()
     if family == "operator":
-        return getattr(operator, name)  # type: ignore[no-any-return]
-    if family == "method":
-        return getattr(home.ndarray, name)  # type: ignore[no-any-return]
-    if family:
-        return getattr(getattr(home, family), name)  # type: ignore[no-any-return]
-    return getattr(home, _OTHER_NAMES.get(name, name))  # type: ignore[no-any-return]
+        home = operator
+    elif family == "method":
+        home = home.ndarray
+    elif family:
+        home = getattr(home, family)
+    else:
+        name = _OTHER_NAMES.get(name, name)
+    function: Callable[..., object] = getattr(home, name)
+    return function
 
 
 def numpy_function(path: str) -> Callable[..., Any]:
@@ -102,7 +105,8 @@ def numpy_function(path: str) -> Callable[..., Any]:
     home: Any = operator if family == "operator" else numpy
     for step in [] if family == "operator" else path.split(".")[:-1]:
         home = getattr(home, step)
-    return getattr(home, name)  # type: ignore[no-any-return]
+    function: Callable[..., object] = getattr(home, name)
+    return function
 
 
 @functools.cache

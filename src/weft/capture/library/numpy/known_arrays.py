@@ -92,7 +92,8 @@ def memory_of(tx: Interpreter, array: numpy.ndarray[Any, Any]) -> Memory:
     base = _base_of(array)
     if type(base) is not numpy.ndarray or base.dtype.hasobject:
         raise graph_break("unknown-value", f"an array of {array.dtype} in a {type(base).__name__}")
-    return tx.data.memories.setdefault(id(base), Memory(base))  # type: ignore[no-any-return]
+    memory: Memory = tx.data.memories.setdefault(id(base), Memory(base))
+    return memory
 
 
 def rebuilt(emit: Emitter, memory: Memory, array: numpy.ndarray[Any, Any], value: Any) -> str:

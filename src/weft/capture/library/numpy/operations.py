@@ -165,12 +165,13 @@ def _argsort(array: torch.Tensor, axis: int | None = -1, kind: str | None = None
     array, dim = (array.flatten(), 0) if axis is None else (array, axis)
     if stable or kind in ("stable", "mergesort"):
         return torch.argsort(array, dim=dim, stable=True)
-    return torch.ops.weft.numpy_argsort(array, [], dim)  # type: ignore[no-any-return]
+    places: torch.Tensor = torch.ops.weft.numpy_argsort(array, [], dim)
+    return places
 
 
 def _partition(name: str) -> Callable[..., torch.Tensor]:
     def partition(array: torch.Tensor, kth: object, axis: int | None = -1,
-    kind: str = "introselect",
+                  kind: str = "introselect",
                   order: None = None) -> torch.Tensor:
         array, dim = (array.flatten(), 0) if axis is None else (array, axis)
         places = list(kth) if isinstance(kth, (list, tuple)) else [kth]

@@ -28,7 +28,7 @@ def print_to(*values: object, sep: str | None = None, end: str | None = None, fi
 
 
 def make_encoder(markers: object, default: object, encoder: object, indent: object,
-key_separator: str,
+                 key_separator: str,
                  item_separator: str, sort_keys: bool, skipkeys: bool, allow_nan: bool) -> object:
     """json.encoder.c_make_encoder"""
 

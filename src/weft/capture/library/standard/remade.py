@@ -141,7 +141,8 @@ class RemadeValue(OutsideObject):
         return not hasattr(self.object, "__len__") or self.length(tx) > 0
 
     def length(self, tx: Interpreter) -> int:
-        return make_call(tx, "__len__", [self], {}).constant()  # type: ignore[no-any-return]
+        length: int = make_call(tx, "__len__", [self], {}).constant()
+        return length
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         return self.method(tx, "__getitem__", [key], {})

@@ -54,11 +54,13 @@ class SubgraphBuilder(CallRecorder):
     @property
     def inputs(self) -> list[GraphInput]:
         """The inputs of the outermost graph."""
-        return self.outer.inputs  # type: ignore[no-any-return]
+        inputs: list[GraphInput] = self.outer.inputs
+        return inputs
 
     def placeholder(self, source: Source, fake: object, example: object) -> fx.Node:
         """Outside tensors become inputs of the outermost graph."""
-        return self.outer.placeholder(source, fake, example)  # type: ignore[no-any-return]
+        node: fx.Node = self.outer.placeholder(source, fake, example)
+        return node
 
     def local(self, node: fx.Node) -> fx.Node:
         """The node of this graph that stands for `node`."""
@@ -85,7 +87,8 @@ class SubgraphBuilder(CallRecorder):
         return placeholder
 
     def add_module(self, module: fx.GraphModule) -> str:
-        return self.outer.add_module(module)  # type: ignore[no-any-return]
+        name: str = self.outer.add_module(module)
+        return name
 
 
 @contextmanager
@@ -240,7 +243,8 @@ def _fresh(builder: SubgraphBuilder, value: SymbolicValue) -> SymbolicValue:
 def _holder(builder: Any) -> torch.nn.Module:
     while not hasattr(builder, "holder"):
         builder = builder.outer
-    return builder.holder  # type: ignore[no-any-return]
+    holder: torch.nn.Module = builder.holder
+    return holder
 
 
 def _node_of(tx: Interpreter, builder: SubgraphBuilder, output: TensorValue) -> fx.Node:

@@ -87,7 +87,8 @@ def numpy_errors() -> tuple[tuple[str, str], ...]:
 
 def set_numpy_errors(actions: tuple[tuple[str, str], ...]) -> None:
     """Has a rule: sets what NumPy does."""
-    numpy.seterr(**dict(actions))  # type: ignore[arg-type]
+    options: dict[str, Any] = dict(actions)
+    numpy.seterr(**options)
 
 
 class NumpyErrors(NullContext):

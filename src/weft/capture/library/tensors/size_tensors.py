@@ -125,7 +125,7 @@ class _Evaluation:
         """Whether the condition holds in this call; guarded."""
         if not is_hinted(condition):
             raise _NoNumber
-        return evaluate(self.tx, lambda: bool(condition))  # type: ignore[no-any-return]
+        return evaluate(self.tx, lambda: bool(condition))
 
 
 def has_one_element(example: torch.Tensor) -> bool:

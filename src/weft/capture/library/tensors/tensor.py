@@ -155,7 +155,8 @@ class TensorValue(SymbolicValue):
 
     def known_data(self, tx: Interpreter) -> torch.Tensor | None:
         """The real tensor if it follows from constants and guarded contents, else None."""
-        return known(tx, self.proxy(tx))  # type: ignore[no-any-return]
+        data: torch.Tensor | None = known(tx, self.proxy(tx))
+        return data
 
     def known_number(self, tx: Interpreter) -> SymbolicValue | None:
         """The number in a tensor of one element if it follows from sizes and known data, else
@@ -206,7 +207,7 @@ class TensorValue(SymbolicValue):
         return answer
 
     def length(self, tx: Interpreter) -> int:
-        return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]
+        return evaluate(tx, lambda: len(self.example))
 
     def rows(self, tx: Interpreter) -> SymbolicValue:
         """`len(self)` as a value, which may be symbolic."""
@@ -457,8 +458,9 @@ def _written_out(tx: Interpreter, kwargs: Kwargs, result: object) -> SymbolicVal
 def outcome_on_fakes(tx: Interpreter, target: object, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """What a function gives, which the graph does not record."""
     fakes = [arg.fake(tx) for arg in args]
-    return run_on_fakes(tx, target, fakes,  # type: ignore[no-any-return]
-                     {name: value.fake(tx) for name, value in kwargs.items()})[0]
+    named = {name: value.fake(tx) for name, value in kwargs.items()}
+    result: torch.Tensor = run_on_fakes(tx, target, fakes, named)[0]
+    return result
 
 
 def _plain_arguments(tx: Interpreter, target: object, args: Args, kwargs: Kwargs

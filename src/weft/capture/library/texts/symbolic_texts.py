@@ -48,7 +48,7 @@ class WrittenPart:
     def text(self, tx: Interpreter) -> str:
         """The text in this call, fixed by guards."""
         written = python_object(tx, self.value)
-        return evaluate(tx, lambda: self.function(written, *self.more))  # type: ignore[no-any-return]
+        return evaluate(tx, lambda: self.function(written, *self.more))
 
     def rebuild(self, emit: Emitter) -> str:
         arguments = ", ".join([emit.value(self.value), *map(repr, self.more)])
