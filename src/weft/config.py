@@ -265,9 +265,9 @@ def _check(name: str, value: object) -> object:
         raise BadValue(f"setting {name!r} takes {wanted}, got {value!r}", do=knob.doc)
     if knob.type is tuple:
         _check_items(knob, value)
-    if knob.type is int and value < 0:  # type: ignore[operator]
+    if isinstance(value, int) and value < 0:
         raise BadValue(f"setting {name!r} cannot be negative, got {value!r}", do=knob.doc)
-    if knob.type is float and not 0 <= value <= 1:  # type: ignore[operator]
+    if isinstance(value, float) and not 0 <= value <= 1:
         raise BadValue(f"setting {name!r} lies between 0 and 1, got {value!r}", do=knob.doc)
     return value
 

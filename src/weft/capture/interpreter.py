@@ -206,9 +206,9 @@ class SymbolicInterpreter:
             frame.step = self.step
             if self.step >= stops.at:
                 stops.check(self, frame)
-            result = ins.handler(self, frame, ins)
+            result: SymbolicValue | None = ins.handler(self, frame, ins)
             if result is not None:
-                return result  # type: ignore[no-any-return]
+                return result
 
     def tick(self) -> None:
         """Count one turn of a loop that a single instruction makes."""
@@ -306,7 +306,8 @@ class SymbolicInterpreter:
         """The dictionary value of a module's globals."""
         known = self.outside.value_of(namespace)
         if known is not None:
-            return known  # type: ignore[return-value]
+            assert isinstance(known, DictValue)
+            return known
         name = namespace.get("__name__", "globals")
         value = DictValue(self.tree.object(namespace, f"{name}"), namespace)
         value.is_namespace = True

@@ -92,8 +92,9 @@ def narrow(node: Node, absent: Iterable[Node], zeros: Callable[[Node], Node]) ->
     `zeros`: makes zeros like a node.
     """
     value, gradients, gets_zeros = node.args
+    assert isinstance(gradients, (list, tuple))
     absent = set(absent)
-    here = [g for g in gradients if g not in absent]  # type: ignore[union-attr]
+    here = [g for g in gradients if g not in absent]
     if not here:
         return True
     if value in absent:

@@ -554,8 +554,8 @@ def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
 def _is_behind(view: torch.Tensor, of: torch.Tensor) -> bool:
     """Whether gradients of a view reach another view of the same memory."""
     node, nr = of.grad_fn, of.output_nr
-    while len(node.next_functions) == 1:  # type: ignore[union-attr]
-        node, nr = node.next_functions[0]  # type: ignore[union-attr]
+    while node is not None and len(node.next_functions) == 1:
+        node, nr = node.next_functions[0]
         if node is view.grad_fn and nr == view.output_nr:
             return True
     return False

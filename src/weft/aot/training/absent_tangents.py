@@ -123,7 +123,9 @@ def _sum(node: Node, absent: Collection[Node]) -> Node | bool | None:
 
 def _linear_in_list(node: Node, absent: Collection[Node]) -> bool | None:
     """Linear in a list of tensors: absent only if all of them are."""
-    return all(a in absent for a in node.args[0]) or None  # type: ignore[union-attr]
+    terms = node.args[0]
+    assert isinstance(terms, (list, tuple))
+    return all(a in absent for a in terms) or None
 
 
 def _selection(node: Node, absent: Collection[Node]) -> bool | None:

@@ -342,7 +342,7 @@ def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
 def _data_symbols(forward: Graph) -> list[SymbolSource]:
     """Let the forward return the values of the symbols that it binds, for the backward."""
     node = forward.output_node()
-    values: list[Any] = list(node.args[0])  # type: ignore[arg-type]
+    values = list(results_of(forward))
     sources: list[SymbolSource] = []
     symbols = Evaluator.current().mode.symbols
     for name in bound_names(forward):

@@ -36,7 +36,8 @@ class CellValue(SymbolicValue):
         """The value of an existing cell."""
         known = tx.outside.value_of(cell)
         if known is not None:
-            return known  # type: ignore[return-value]
+            assert isinstance(known, CellValue)
+            return known
         try:
             contents: SymbolicValue | None = LazyValue(
                 _contents_of(source, name), cell.cell_contents)

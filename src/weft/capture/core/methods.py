@@ -115,7 +115,8 @@ class ContainerMethods(MethodTable):
                 self.python_type() is not dict or _iterates(target.python_type())):
             raise graph_break("unknown-operation", f"{name} of {target!r}")  # calls its methods
         if by_mapping and reflected and other.python_type() is dict:
-            return other.binary(tx, op, target, False)  # type: ignore[no-any-return]
+            merged: SymbolicValue = other.binary(tx, op, target, False)
+            return merged
         if accepts and op not in IN_PLACE and not by_mapping:  # C reads the items
             other = other.underlying()
         result: SymbolicValue | None = self.binary(tx, op, other, reflected)

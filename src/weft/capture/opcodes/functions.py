@@ -20,8 +20,9 @@ def _set_defaults(tx: Interpreter, function: FunctionValue, value: SymbolicValue
 
 
 def _set_kwdefaults(tx: Interpreter, function: FunctionValue, value: SymbolicValue) -> None:
-    pairs = value.pairs(tx)  # type: ignore[attr-defined]
-    function.kwdefaults = {key.constant(): tx.force(default) for key, default in pairs}
+    assert isinstance(value, DictValue)
+    function.kwdefaults = {
+        key.constant(): tx.force(default) for key, default in value.pairs(tx)}
 
 
 def _set_annotations(tx: Interpreter, function: FunctionValue, value: SymbolicValue) -> None:

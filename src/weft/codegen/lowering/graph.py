@@ -175,7 +175,10 @@ class GraphLowering:
 
     def _call(self, node: Node, environment: Mapping[Node, object], gm: GraphModule) -> Any:
         if node.target is operator.getitem:
-            return environment[node.args[0]][node.args[1]]  # type: ignore[index]
+            source, index = node.args
+            assert isinstance(source, Node)
+            results: Any = environment[source]
+            return results[index]
         value = node.meta["val"]
         args = _lookup(node.args, environment)
         keywords = _lookup(node.kwargs, environment)

@@ -401,7 +401,8 @@ class GradFnValue(SymbolicValue):
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if name == "name" and not args and not kwargs:
-            return constant(self.node.name())  # type: ignore[union-attr]
+            assert self.node is not None
+            return constant(self.node.name())
         if "hook" in name:
             raise graph_break("gradient-hook", f"{name} of a {type(self.node).__name__}")
         raise graph_break("unknown-c-function", f"{name} of a {type(self.node).__name__}")

@@ -293,7 +293,8 @@ class ClassValue(SymbolicValue):
         if item is not None:
             return item
         if issubclass(self.cls, enum.Enum) and key.is_constant:
-            return tx.wrap_new(evaluate(tx, lambda: self.cls[key.constant()]))  # type: ignore[index]
+            members: Any = self.cls
+            return tx.wrap_new(evaluate(tx, lambda: members[key.constant()]))
         if key.is_constant and hasattr(self.cls, "__class_getitem__"):
             if self.cls in tx.classes.made or holds_made_class(tx, key):
                 raise graph_break("unknown-operation", "parameters of a class made inside")
@@ -473,7 +474,8 @@ def _bases(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
 
 
 def _abstract_methods(tx: Interpreter, value: ClassValue) -> SymbolicValue:
-    return tx.wrap_new(evaluate(tx, lambda: value.cls.__abstractmethods__))  # type: ignore[attr-defined]
+    cls: Any = value.cls
+    return tx.wrap_new(evaluate(tx, lambda: cls.__abstractmethods__))
 
 
 _DESCRIPTIONS: dict[str, Callable[[Any, ClassValue], SymbolicValue]] = {

@@ -42,7 +42,8 @@ class NamedTupleValue(TupleValue):
         """Attributes that are not items, as `st_mtime` of `os.stat_result`."""
 
     def python_type(self) -> type:
-        return self.cls  # type: ignore[no-any-return]
+        cls: type = self.cls
+        return cls
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -75,7 +75,8 @@ class SetValue(ContainerMethods):
         """`keys`, to be changed."""
         if self.keys is self.original:
             self.keys = self.keys.copy()
-        return self.keys  # type: ignore[no-any-return]
+        keys: set[Any] = self.keys
+        return keys
 
     def python_type(self) -> type:
         return self.cls

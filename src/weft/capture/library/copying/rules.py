@@ -146,7 +146,8 @@ def _deep_set(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 def _deep_object(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
     if type_lookup(value.cls, "__deepcopy__") is not MISSING:
-        return value.method(tx, "__deepcopy__", [memo], {})  # type: ignore[no-any-return]
+        result: SymbolicValue = value.method(tx, "__deepcopy__", [memo], {})
+        return result
     return _copy_object(tx, value, lambda part: _deep(tx, part, memo), memo)
 
 

@@ -212,7 +212,8 @@ def _while_loop(tx: Interpreter, cond_fn: SymbolicValue, body_fn: SymbolicValue,
     result = next(n for n in parts[0].module.graph.nodes if n.op == "output")
     result.args = (result.args[0][0],)  # the operator takes the condition itself
     kinds = [(e.shape, e.dtype) for e in parts[1].examples()]
-    if kinds != [(v.example.shape, v.example.dtype) for v in carried]:  # type: ignore[attr-defined]
+    if kinds != [(v.example.shape, v.example.dtype) for v in carried
+                 if isinstance(v, TensorValue)]:
         raise graph_break("unknown-operation", "a while_loop that changes shapes or dtypes")
     inputs = list(dict.fromkeys(node for part in parts for node in part.inputs))
     modules = []

@@ -97,8 +97,8 @@ class SymbolicNumberValue(SymbolicValue):
                 fixed = self._beyond()
                 if fixed is not None:
                     return fixed
-            plain = _TYPES[type(self.example)](self.example)
-            return plain if self.numpy_type is None else self.numpy_type(plain)  # type: ignore[no-any-return]
+            plain: int | float | bool = _TYPES[type(self.example)](self.example)
+            return plain if self.numpy_type is None else self.numpy_type(plain)
         except UndecidedValue as error:
             raise graph_break("data-dependent-value", str(error)) from error
 

@@ -175,8 +175,8 @@ def _partition(name: str) -> Callable[..., torch.Tensor]:
                   order: None = None) -> torch.Tensor:
         array, dim = (array.flatten(), 0) if axis is None else (array, axis)
         places = list(kth) if isinstance(kth, (list, tuple)) else [kth]
-        return getattr(torch.ops.weft, f"numpy_{name}")(  # type: ignore[no-any-return]
-            array, places, dim)
+        result: torch.Tensor = getattr(torch.ops.weft, f"numpy_{name}")(array, places, dim)
+        return result
 
     return partition
 

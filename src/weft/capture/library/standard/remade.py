@@ -227,7 +227,8 @@ class LateResult(SymbolicValue):
     def text(self, tx: Interpreter) -> str:
         """The text that it is in this call."""
         _catch_up(tx, self.owner)
-        return self.outcome  # type: ignore[no-any-return]
+        assert isinstance(self.outcome, str)
+        return self.outcome
 
     def rebuild(self, emit: Emitter) -> str:
         if self.owner.source is None:

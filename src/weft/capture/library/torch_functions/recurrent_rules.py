@@ -102,9 +102,9 @@ def _are_data_and_lengths(args: Args) -> bool:
     """Whether the arguments are a non-empty tensor and lengths as the C functions need them."""
     if len(args) < 2 or not all(isinstance(arg, TensorValue) for arg in args[:2]):
         return False
-    lengths: torch.Tensor = args[1].example  # type: ignore[attr-defined]
+    lengths = _example(args[1])
     return (lengths.dim() == 1 and lengths.dtype is torch.int64 and lengths.device.type == "cpu"
-            and not any(certainly_equal(n, 0) for n in _example(args).shape))
+            and not any(certainly_equal(n, 0) for n in _example(args[0]).shape))
 
 
 def _is_of_one_length(args: Args) -> bool:
@@ -116,36 +116,37 @@ def _with_plain_options(args: Args) -> list[SymbolicValue]:
     return [*args[:3], *(constant(arg.constant()) for arg in args[3:])]
 
 
-def _example(args: Args) -> torch.Tensor:
-    """The fake of the input."""
-    example: torch.Tensor = args[0].example  # type: ignore[attr-defined]
-    return example
+def _example(value: SymbolicValue) -> torch.Tensor:
+    """The fake of a tensor."""
+    assert isinstance(value, TensorValue)
+    return value.example
 
 
 def _has_symbolic_sizes(args: Args) -> bool:
-    return any(type(n) is not int for n in _example(args).shape)
+    return any(type(n) is not int for n in _example(args[0]).shape)
 
 
 def _is_long(args: Args) -> bool:
     """Whether the steps are too many to unroll, or their number is symbolic."""
-    length = _example(args).shape[1 if args[8].constant() else 0]
+    length = _example(args[0]).shape[1 if args[8].constant() else 0]
     return type(length) is not int or length > _LONGEST_UNROLLED
 
 
 def _is_onednns(tx: Interpreter, args: Args) -> bool:
     """Whether oneDNN's kernel applies: on a CPU in single precision, no projections, four weights
     for each layer and direction."""
-    if _example(args).device.type != "cpu":
+    if _example(args[0]).device.type != "cpu":
         return False
     has_biases, layers, bidirectional = (args[i].constant() for i in (3, 4, 7))
     count = layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
     plain = len(list(args[2].iterate(tx))) == count
-    return plain and _example(args).dtype is torch.float32 and torch.backends.mkldnn.is_available()
+    is_float = _example(args[0]).dtype is torch.float32
+    return plain and is_float and torch.backends.mkldnn.is_available()
 
 
 def _is_cudnns(args: Args) -> bool:
     """Whether PyTorch would call cuDNN's kernel."""
-    example = _example(args)
+    example = _example(args[0])
     if example.device.type != "cuda" or torch.version.hip is not None:
         return False
     if not torch.backends.cudnn.enabled or not _has_kernel(example.dtype):
