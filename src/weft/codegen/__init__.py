@@ -5,7 +5,8 @@ Place in the pipeline: after the passes; `compile.compile_graph` lists the steps
 - ATen → formulas: `values`, `lowering/`;
 - what formulas read and write, and how often: `access`, `domain`, `occupancy`;
 - which of them share a kernel: `scheduling/`;
-- kernels: `kernels`, `loop_transforms` (in the loop IR: `ir/`), `targets`, `cpp/`, `triton/`;
+- kernels: `kernels`, `loop_transforms` (in the loop IR: `ir/`), `targets`, `source_text`, `cpp/`,
+  `triton/`;
 - the call sequence: `calls/`.
 """
 

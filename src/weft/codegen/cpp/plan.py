@@ -1,6 +1,6 @@
 """Decides how one kernel is written in C++: vectorised loop, lanes, loop nests, row buffers.
 
-Place in the pipeline: `emit.py` prints what a `Plan` says and decides nothing itself.
+Place in the pipeline: the writers (`emit.py`) print what a `Plan` says and decide nothing.
 
 A kernel's outer variables are flattened into *points*, which threads share. One variable is
 vectorised: an inner one (its lanes are folded by each reduction: softmax over contiguous rows) or
@@ -12,7 +12,7 @@ buffer, which stays in the first-level cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import Final, final
@@ -31,11 +31,11 @@ from weft.codegen.ir.loop_ir import (
     Node,
     Op,
     Reduce,
-    Store,
     operands,
     reduction_depths,
     stride,
 )
+from weft.codegen.ir.loop_nests import LoopNest, inner_nodes, loop_nests
 from weft.codegen.ir.scalar_ops import COMPARISONS
 from weft.shapes.algebra.bounds import upper_bound
 from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbols
@@ -108,20 +108,8 @@ class Access:
 
 @final
 @dataclass
-class LoopNest:
-    """One run over the inner loops: the nodes it evaluates, in order, and what it produces."""
-
-    nodes: list[Node] = field(default_factory=list)
-    reductions: list[Reduce] = field(default_factory=list)
-    stores: list[Store] = field(default_factory=list)
-    kept: list[Node] = field(default_factory=list)  # put into row buffers here
-    reused: list[Node] = field(default_factory=list)  # read from row buffers here
-
-
-@final
-@dataclass
 class Plan:
-    """Everything that `emit.py` needs to know about a kernel."""
+    """Everything that the writers need to know about a kernel."""
 
     kernel: Kernel
     vector: LoopVar | None
@@ -208,7 +196,7 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
         plan.tile = choose_tile(kernel, vector, varying)
         if plan.tile is not None:
             plan.points = tuple(v for v in plan.points if v is not plan.tile.rows)
-    plan.nests = _fill_nests(plan, keep_rows)
+    plan.nests = _nests(plan, keep_rows)
     plan.split = _split_variable(plan)
     plan.swept = _is_swept(plan)
     _share_combining_stores(plan)
@@ -517,53 +505,18 @@ def _is_swept(plan: Plan) -> bool:
 # ---- loop nests ----------------------------------------------------------------------------------
 
 
-def _fill_nests(plan: Plan, keep_rows: bool) -> list[LoopNest]:
-    kernel, nest_of = plan.kernel, plan.nest_of
-    reductions = [n for n in kernel.nodes if isinstance(n, Reduce)]
-    inner_stores = [s for s in kernel.stores if s.inner]
-    last = max([nest_of[r.id] - 1 for r in reductions]
-               + [_store_nest(s, nest_of) for s in inner_stores], default=-1)
-    nests = [LoopNest() for _ in range(last + 1)]
-    for reduction in reductions:
-        nests[nest_of[reduction.id] - 1].reductions.append(reduction)
-    for store in inner_stores:
-        nests[_store_nest(store, nest_of)].stores.append(store)
-    closures = [_closure(_roots(nest)) for nest in nests]
+def _nests(plan: Plan, keep_rows: bool) -> list[LoopNest]:
+    """The loop nests, with the row buffers that spare later ones expensive values."""
+    kernel = plan.kernel
+    nests = loop_nests(kernel, plan.nest_of)
     if keep_rows and len(nests) > 1:
-        _keep_dear_values(plan, nests, closures)
-    order = {node.id: i for i, node in enumerate(kernel.nodes)}
-    for nest in nests:
-        reused = {n.id for n in nest.reused}
-        needed = _closure(_roots(nest), reused)
-        nest.nodes = sorted(needed.values(), key=lambda n: order[n.id])
+        _keep_dear_values(plan, nests)
+        for nest in nests:
+            nest.nodes = nest.needed(kernel)
     return nests
 
 
-def _store_nest(store: Store, nest_of: dict[int, int]) -> int:
-    return max(nest_of[n.id] for n in (store.value, *store.indirect))
-
-
-def _roots(nest: LoopNest) -> list[Node]:
-    roots = [r.value for r in nest.reductions]
-    for store in nest.stores:
-        roots += [store.value, *store.indirect]
-    return [*roots, *nest.kept]
-
-
-def _closure(roots: Iterable[Node], stop: Iterable[int] = ()) -> dict[int, Node]:
-    """The inner-level nodes that `roots` need, up to the ids in `stop`."""
-    stopped = set(stop)
-    needed: dict[int, Node] = {}
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node.inner and node.id not in needed and node.id not in stopped:
-            needed[node.id] = node
-            stack.extend(operands(node))
-    return needed
-
-
-def _keep_dear_values(plan: Plan, nests: list[LoopNest], closures: list[dict[int, Node]]) -> None:
+def _keep_dear_values(plan: Plan, nests: list[LoopNest]) -> None:
     """Fill `kept` and `reused`: what a later nest needs from an earlier one and is expensive to
     recompute.
 
@@ -575,6 +528,7 @@ def _keep_dear_values(plan: Plan, nests: list[LoopNest], closures: list[dict[int
     lanes = 1 if plan.vector_inner or plan.vector is None else plan.step
     row = (prod(map(trips, extents)) if known else SHORT_ROW) * lanes
     kept: dict[int, Node] = {}
+    closures = [inner_nodes(nest.roots()) for nest in nests]
     for later in range(1, len(nests)):
         for node in _frontier(nests[later], closures, later):
             size = row * ITEM_SIZE[node.dtype]
@@ -596,13 +550,13 @@ def _frontier(nest: LoopNest, closures: list[dict[int, Node]], later: int) -> li
     shared = {i for closure in closures[:later] for i in closure} & closures[later].keys()
     users = [n for n in closures[later].values() if n.id not in shared]
     used = {o.id: o for n in users for o in operands(n)}
-    used |= {n.id: n for n in _roots(nest)}
+    used |= {n.id: n for n in nest.roots()}
     return [n for i, n in used.items() if i in shared and not isinstance(n, Const | Indirect)]
 
 
 def _recompute_cost(plan: Plan, node: Node) -> float:
     total = 0.0
-    for other in _closure([node]).values():
+    for other in inner_nodes([node]).values():
         if isinstance(other, Load):
             access = Access(other.index, other.indirect, True, other.id)
             total += 8.0 if _is_gathered(plan, access) else 1.5

@@ -1,8 +1,8 @@
 """Scatter conflicts: several points of a kernel change one element, in an order that must be kept.
 
-Place in the pipeline: used by `plan.py`; `emit.py` prints what this says. A point that combines its
-value with what is in memory (`index_add`) conflicts with another one at the same element. The order
-of the two is kept if one thread does both:
+Place in the pipeline: used by `plan.py`; `points.py` prints what this says. A point that combines
+its value with what is in memory (`index_add`) conflicts with another one at the same element. The
+order of the two is kept if one thread does both:
 
 - without conflicts (a scatter along the rows of a matrix) points are shared among threads as ever;
 - else every thread goes through all points, but changes only the rows that it owns. An index read

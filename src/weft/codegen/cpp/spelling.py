@@ -1,6 +1,6 @@
 """How scalars, operators and reductions of the loop IR are written in C++.
 
-Place in the pipeline: tables for `emit.py`; the functions named here live in `include/*.h`.
+Place in the pipeline: tables for the writers; the functions named here live in `include/*.h`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transposed loads and stores: copied in tiles, so that neither memory nor vectors are strided.
 
-Place in the pipeline: decided by `plan.py`, printed by `emit.py`.
+Place in the pipeline: asked by `plan.py`; `tile_copies.py` prints the copies.
 
 A load that has a long stride along the vectorised variable, but is contiguous along another outer
 variable (the tile's rows), is copied for a block of rows at once: `out[i, j] = x[j, i]` becomes

@@ -1,8 +1,8 @@
-"""Parts of sizes that powers of two divide: what `emit.py` writes for half of a row.
+"""Parts of sizes that powers of two divide: what is written for half of a row.
 
-Place in the pipeline: used by `emit.py`. Triton is told that `n` is a multiple of 16, but does not
-follow that through quotients: a second half that starts at `(n + 1) // 2` may start anywhere for
-it, and is loaded element by element. With `n = 16 * n_16` the half starts at `8 * n_16`, and is
+Place in the pipeline: used by `indices.py`. Triton is told that `n` is a multiple of 16, but does
+not follow that through quotients: a second half that starts at `(n + 1) // 2` may start anywhere
+for it, and is loaded element by element. With `n = 16 * n_16` the half starts at `8 * n_16`, and is
 loaded in whole vectors.
 """
 

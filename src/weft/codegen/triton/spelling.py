@@ -1,6 +1,6 @@
 """How each scalar operator, type and constant of the loop IR is written in Triton.
 
-Place in the pipeline: `emit.py` looks operators up here. An operator that is missing for a type
+Place in the pipeline: `nodes.py` looks operators up here. An operator that is missing for a type
 raises `Unsupported`, and the code generator then calls ATen for that node.
 
     >>> spell_op("add", "f32", ["v0", "v1"])

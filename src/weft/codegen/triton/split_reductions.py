@@ -35,6 +35,7 @@ from weft.codegen.ir.loop_ir import (
     operands,
     stride,
 )
+from weft.codegen.ir.visitor import NodeVisitor
 from weft.codegen.occupancy import ENOUGH_PROGRAMS, SHORTEST_PIECE
 from weft.codegen.triton.tiling import Measure, Tiling
 from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, subs
@@ -260,8 +261,9 @@ def _outer_operands(node: Node) -> list[Node]:
     return [n for n in fixed.values() if not n.inner]
 
 
+@final
 @dataclass
-class _Copy:
+class _Copy(NodeVisitor[Node]):
     """Copies nodes into another builder, with loop variables replaced."""
 
     builder: KernelBuilder
@@ -283,7 +285,7 @@ class _Copy:
         """The copy of `node` (each made once)."""
         copy = self.copies.get(node.id)
         if copy is None:
-            copy = self.copies[node.id] = _COPY[type(node)](self, node)  # type: ignore[operator]
+            copy = self.copies[node.id] = self.visit(node)
         return copy
 
     def index(self, expr: IntExpr, indirect: tuple[Indirect, ...] = ()) -> IntExpr:
@@ -292,13 +294,13 @@ class _Copy:
             self.node(node)
         return subs(expr, {**self.mapping, **self.symbols})
 
-    def _const(self, node: Const) -> Node:
+    def const(self, node: Const) -> Node:
         return self.builder.const(node.value, node.dtype)
 
-    def _index_value(self, node: IndexValue) -> Node:
+    def index_value(self, node: IndexValue) -> Node:
         return self.builder.index(self.index(node.expr, node.indirect))
 
-    def _indirect(self, node: Indirect) -> Node:
+    def indirect(self, node: Indirect) -> Node:
         value = self.node(node.value)
         mask = None if node.mask is None else self.node(node.mask)
         size = self.index(node.size)
@@ -310,7 +312,7 @@ class _Copy:
         self.symbols[node.symbol] = symbol
         return value
 
-    def _load(self, node: Load) -> Node:
+    def load(self, node: Load) -> Node:
         memory = self.memory[node.buffer]
         index = self.index(node.index, node.indirect)
         if node.mask is None:
@@ -318,14 +320,5 @@ class _Copy:
         with self.builder.masked(self.node(node.mask), node.other):
             return self.builder.load(node.buffer, memory, index)
 
-    def _op(self, node: Op) -> Node:
+    def op(self, node: Op) -> Node:
         return self.builder.op(node.name, *map(self.node, node.args), dtype=node.dtype)
-
-
-_COPY: Final = {
-    Const: _Copy._const,
-    IndexValue: _Copy._index_value,
-    Indirect: _Copy._indirect,
-    Load: _Copy._load,
-    Op: _Copy._op,
-}
