@@ -4,7 +4,8 @@ Place in the pipeline: capture keeps one `DynamicPolicy` per code object and ask
 tensor and number that it reads from outside. With ``dynamic=None`` everything is static at first;
 at a recompile, a dimension (or a Python int or float) whose value differs from the last capture's
 becomes symbolic and stays so. ``dynamic=True`` makes all dimensions symbolic at once, and the
-numbers among the arguments; ``False`` none but marked ones.
+numbers among the arguments; ``False`` none but marked ones. In the same way it remembers functions
+that the program makes anew, which are then guarded by their code.
 
     policy = DynamicPolicy(None)
     policy.dimensions("x", (8, 128), {})       # {}: static
@@ -13,9 +14,11 @@ numbers among the arguments; ``False`` none but marked ones.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Final, final
 
 from weft.dims import Declarations, Dim, DimRange, Mark
@@ -88,6 +91,8 @@ class DynamicPolicy:
         self._changed: dict[str, set[int]] = {}
         self._numbers: dict[str, int | float] = {}
         self._changed_numbers: set[str] = set()
+        self._functions: dict[str, weakref.ref[FunctionType]] = {}
+        self._replaced: set[str] = set()
 
     def dimensions(
         self, name: str, sizes: tuple[int, ...], marks: Mapping[int, Mark], *,
@@ -127,6 +132,15 @@ class DynamicPolicy:
         if argument and self._of_arguments and value not in (0, 1):
             return True
         return self.automatic and name in self._changed_numbers
+
+    def is_replaced(self, name: str, function: FunctionType) -> bool:
+        """Whether the function called ``name`` was another one at an earlier capture: the program
+        makes it anew, so that its code says more than its identity."""
+        last = self._functions.get(name)
+        if last is not None and last() is not function:
+            self._replaced.add(name)
+        self._functions[name] = weakref.ref(function)
+        return name in self._replaced
 
     def number_range(self, name: str, value: int | float) -> DimRange | None:
         """What ``dynamic_shapes`` says about the Python number called ``name``."""

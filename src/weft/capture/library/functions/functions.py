@@ -563,7 +563,8 @@ def wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicV
 
 def _guard_function(tx: Interpreter, obj: Any, source: Source) -> bool:
     """Guard the function itself or, if each call makes a new one, its code."""
-    if not _is_made_anew(obj, source):
+    replaced = tx.policy.is_replaced(source.name, obj)
+    if not replaced and not _is_made_anew(obj, source):
         tx.guards.add(source, "is", obj)
         return True
     tx.guards.add(source, "type_is", types.FunctionType)
