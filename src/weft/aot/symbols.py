@@ -17,11 +17,11 @@ from typing import Any, final
 import torch
 
 from weft._torch import FakeTensor
-from weft.shapes.algebra.expr import symbol_of, symbols
+from weft.shapes.algebra.expr import Expr, symbol_of, symbols
 from weft.shapes.algebra.floats import text as number_text
 from weft.shapes.algebra.printing import python_text
 from weft.shapes.guard import python_text as condition_text
-from weft.shapes.symnode import condition_of, expr_of, extents, float_of
+from weft.shapes.symnode import condition_of, expr_of, extents, float_of, input_expr
 from weft.shapes.unbacked import names_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -58,7 +58,11 @@ def input_symbols(values: Iterable[object]) -> dict[str, SymbolSource]:
             for d, stride in enumerate(extents(value)[value.dim():]):
                 _add(sources, stride, SymbolSource(stride, i, d, "stride"))
         elif isinstance(value, SYMBOLIC):
-            _add(sources, value, SymbolSource(value, i, None))
+            source = SymbolSource(value, i, None)
+            _add(sources, value, source)
+            own = input_expr(value) if isinstance(value, torch.SymInt) else None
+            if isinstance(own, Expr) and symbols(own) == {own}:
+                sources.setdefault(_symbol_name(own), source)
     return sources
 
 

@@ -504,6 +504,13 @@ def expr_of(size: int | torch.SymInt) -> IntExpr:
     return result
 
 
+def input_expr(number: torch.SymInt) -> IntExpr:
+    """What an input that is a number binds: its own symbol, also where the graph knows that it
+    equals another or a plain number, which is checked by that symbol's name."""
+    expr: IntExpr = number.node.value
+    return expr
+
+
 def is_hinted(value: object) -> bool:
     """Whether a plain or symbolic number is known in this call, that is, does not depend on
     data."""

@@ -59,7 +59,7 @@ from weft.shapes.algebra.layout import has_strides, permuted_row_major, row_majo
 from weft.shapes.asserts import binds
 from weft.shapes.graph_facts import aten_facts, graph_facts
 from weft.shapes.guard import ShapeGuard
-from weft.shapes.symnode import expr_of, extents, factored_expr_of, float_of
+from weft.shapes.symnode import expr_of, extents, factored_expr_of, float_of, input_expr
 
 _TORCH = os.path.dirname(torch.__file__)
 KERNEL_DEVICES = frozenset({"cpu", "cuda"})
@@ -144,7 +144,7 @@ class GraphLowering:
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             number = to_number(value)
-            self.inputs.append(expr_of(value) if isinstance(value, torch.SymInt) else number)
+            self.inputs.append(input_expr(value) if isinstance(value, torch.SymInt) else number)
             return number if number is not None else value
         buffer = self._input_buffer(value)
         self.inputs.append(buffer)
