@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
@@ -496,6 +497,19 @@ def functional_collectives() -> object:
     """aot: torch's collectives without mutation, whose metadata comes with this module."""
     import_module("torch.distributed._functional_collectives")
     return torch.ops._c10d_functional
+
+
+@cache
+def distributed_tensor() -> Any:
+    """capture: the class DTensor, which only programs that use it should load."""
+    return import_module("torch.distributed.tensor").DTensor
+
+
+@cache
+def shards_are_copies() -> bool:
+    """capture: whether `distribute_tensor` without communication copies this process' part."""
+    placements = import_module("torch.distributed.tensor.placement_types")
+    return "clone" in signature(placements.Shard._select_split_tensor).parameters
 
 
 process_group_of_name: Any = getattr(

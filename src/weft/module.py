@@ -50,7 +50,7 @@ class Compilation(Protocol):
 
 
 _OWN: Final = frozenset({"_orig_mod", "_compiled_forward", "_compiled_call", "_compile",
-                         "_forwards", "_own_call", "_kwargs"})
+                         "_forwards", "_own_call", "_kwargs", "_mixed"})
 
 _OF_ORIGINAL: Final = frozenset({"_parameters", "_buffers", "_modules",
                                  "_non_persistent_buffers_set", "__doc__"})
@@ -92,6 +92,23 @@ class _Forward:
 
 
 @final
+class _Mixed:
+    """A class that a library made of classes of its own and of the class of a compiled module."""
+
+    def __init__(self, cls: type, base: type) -> None:
+        self._cls, self._base = cls, base
+        self._variants = {base: cls}
+
+    def class_over(self, base: type) -> type:
+        """The same with another class in the place of the compiled module's."""
+        if base not in self._variants:
+            bases = tuple(base if b is self._base else b for b in self._cls.__bases__)
+            own = {name: value for name, value in vars(self._cls).items()
+                   if name not in ("__dict__", "__weakref__")}
+            self._variants[base] = type(self._cls.__name__, bases, own)
+        return self._variants[base]
+
+
 class CompiledModule(torch.nn.Module):
     """`module`; `compilation(module) -> (forward, call)` decides how it runs.
 
@@ -292,11 +309,18 @@ class CompiledModule(torch.nn.Module):
     def __class__(self) -> type:
         """torch.compile's class of compiled modules, once something has imported it: `isinstance`
         asks here, and libraries unwrap, save and count modules by it."""
-        return optimized_module() or CompiledModule
+        base = optimized_module() or CompiledModule
+        mixed: _Mixed | None = self.__dict__.get("_mixed")
+        return base if mixed is None else mixed.class_over(base)
 
     @__class__.setter
     def __class__(self, cls: type) -> None:
-        raise TypeError(f"a compiled module cannot become a {cls.__name__}")
+        """Become an instance of a class that adds to the present one (`fully_shard`)."""
+        present = self.__class__
+        if "_mixed" in self.__dict__ or present not in cls.__bases__:
+            raise TypeError(f"a compiled module cannot become a {cls.__name__}")
+        mixed = self.__dict__["_mixed"] = _Mixed(cls, present)
+        vars(object)["__class__"].__set__(self, mixed.class_over(CompiledModule))
 
     def _get_name(self) -> str:
         return CompiledModule.__name__

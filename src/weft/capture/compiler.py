@@ -41,6 +41,7 @@ from weft.capture.core.skips import (
 )
 from weft.capture.core.source import FrameState
 from weft.capture.core.state import no_saved_tensor_hooks
+from weft.capture.core.wrappers import is_between_wrappers, is_wrapper_code
 from weft.capture.guards.recompiles import (
     Variant,
     changes_since,
@@ -174,7 +175,10 @@ class FrameCompiler:
         if compiled is None and self.is_skipped(code):
             _frame.skip(code)
             return None
-        if compiled is None and runs_script(state):
+        if is_wrapper_code(code):
+            _frame.skip(code)
+            return None
+        if is_between_wrappers(state) or (compiled is None and runs_script(state)):
             return None
         if compiled is None and not self.every_frame and not may_hold_tensors(state):
             self._note_skip(code, always=False)

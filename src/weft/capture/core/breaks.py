@@ -54,6 +54,12 @@ _KINDS: Final = (
               "let the function only compute, or call it outside of the compiled function"),
     BreakKind("disabled", "The function is marked with weft.disable or torch.compiler.disable.",
               "remove the mark if the function can be captured"),
+    BreakKind("distributed-wrapper",
+              "A wrapper of torch.distributed (DDP, FSDP, fully_shard) synchronises processes "
+              "around the module's forward: it runs between the graphs, and the module inside it "
+              "is compiled as graphs of its own.",
+              "compile the wrapper, or the module inside it, instead of the function around it: "
+              "weft.compile(DDP(m)) or DDP(weft.compile(m)); docs/using/distributed.md has each"),
     BreakKind("forbidden", "The function is one that must not be called by compiled code, such as "
               "torch.compiler.set_stance: it is called between the graphs.",
               "call it outside of the compiled function"),

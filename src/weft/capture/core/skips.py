@@ -29,6 +29,8 @@ _WEFT: Final = f"{Path(__file__).parents[2]}{os.sep}"
 _TOOLS: Final = tuple(str(Path(_TORCH, *part.split("/"))) for part in (
     "autograd/profiler", "export", "fx", "jit", "onnx", "package", "profiler", "serialization.py",
     "testing"))
+_DISTRIBUTED: Final = tuple(str(Path(_TORCH, *part.split("/"))) + os.sep for part in (
+    "distributed", "nn/parallel"))
 _CAPTURED: Final = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "optim")))
 
 
@@ -46,10 +48,10 @@ def are_builtins_replaced() -> bool:
 
 
 def is_library_code(code: types.CodeType) -> bool:
-    """Whether the code belongs to Python's standard library, except its tests, to NumPy, or to
-    PyTorch's tools (profilers, tracers, files)."""
+    """Whether the code belongs to Python's standard library, except its tests, to NumPy, to
+    PyTorch's tools (profilers, tracers, files), or to torch.distributed and its wrappers."""
     file = code.co_filename
-    return file.startswith((_NUMPY, *_TOOLS)) or (
+    return file.startswith((_NUMPY, *_TOOLS, *_DISTRIBUTED)) or (
         file.startswith(_STANDARD) and not file.startswith((_SITE, _TESTS)))
 
 

@@ -19,6 +19,7 @@ import weft.capture.library.containers.deques
 import weft.capture.library.containers.itertools_rules
 import weft.capture.library.containers.namespaces
 import weft.capture.library.copying.rules
+import weft.capture.library.distributed.distributed_tensors
 import weft.capture.library.distributed.rules
 import weft.capture.library.exceptions.methods
 import weft.capture.library.functions.builtin_rules

@@ -71,6 +71,41 @@ def _all_to_all_single(output: Any, input: Any, output_split_sizes: Any = None,
     output.copy_(_received("all_to_all_single", input, taken, sent, group.group_name))
 
 
+def distribute(tensor: Any, mesh: Any, dims: Sequence[int | None], source: int | None,
+               clones: bool) -> Any:
+    """The local part of a tensor without a gradient; `dims`: along which dimension each dimension
+    of the mesh divides it (None: not at all), `source`: the rank there whose data counts."""
+    local = tensor.detach()
+    for i, dim in enumerate(dims):
+        group = mesh.get_group(i)
+        if dim is not None:
+            local = _shard(local, dim, mesh.get_local_rank(i), group, source, clones)
+        else:
+            local = local.contiguous()
+            if source is not None:
+                _broadcast(local, group=group, group_src=source)
+    return local
+
+
+def _shard(tensor: Any, dim: int, rank: int, group: Any, source: int | None, clones: bool) -> Any:
+    """The part of a tensor that belongs to this process. (A scatter is an exchange in which only
+    one process has something to send.)"""
+    n = group.size()
+    parts = [*torch.chunk(tensor, n, dim)]
+    while len(parts) < n:
+        parts.append(tensor.narrow(dim, 0, 0))
+    own = parts[rank]
+    if source is None:
+        return own.clone(memory_format=torch.contiguous_format) if clones else own.contiguous()
+    taken, sent = [0] * n, [0] * n
+    taken[source] = own.numel()
+    if rank == source:
+        sent = [part.numel() for part in parts]
+    flat = torch.cat([part.reshape(-1) for part in parts])[:sum(sent)]
+    received = _received("all_to_all_single", flat, taken, sent, group.group_name)
+    return received.view(own.shape)
+
+
 FORMS: Final[dict[str, Callable[..., None]]] = {
     "all_reduce": _all_reduce,
     "broadcast": _broadcast,

@@ -20,9 +20,13 @@ from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import constant, is_none
 from weft.capture.core.methods import BoundBuiltin
 from weft.capture.core.registry import wraps
+from weft.capture.core.rules import RuleFunction, breaking
 from weft.capture.core.source import Source
+from weft.capture.core.wrappers import is_wrapping_forward
+from weft.capture.library.containers.sequences import SequenceValue
 from weft.capture.library.distributed import polyfills
-from weft.capture.library.functions.functions import python_rule, rule
+from weft.capture.library.distributed.works import WorkValue
+from weft.capture.library.functions.functions import MARKED, python_rule, rule
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -62,14 +66,20 @@ def _register(original: Any, polyfill: Any) -> None:
         if home == "torch.distributed.fsdp._flat_param":
             raise graph_break("state", f"{original.__name__} into memory that was allocated anew")
         arguments = parameters.bind(*args, **kwargs).arguments
-        if arguments.pop("async_op", constant(False)).constant():
-            raise graph_break("unknown-operation", f"{original.__name__} with async_op")
+        is_asynchronous = arguments.pop("async_op", constant(False)).constant()
         if "op" in arguments:
             arguments["op"] = constant(_reduction(tx, arguments["op"]))
         if "group" in arguments and is_none(arguments["group"]):
             del arguments["group"]
         functional_collectives()
-        return interpret(tx, **arguments)
+        result = interpret(tx, **arguments)
+        return _work(tx, next(iter(arguments.values()))) if is_asynchronous else result
+
+
+def _work(tx: Interpreter, written: SymbolicValue) -> WorkValue:
+    """The handle of a collective that writes to a tensor, or to those of a list."""
+    items = tx.force(written)
+    return WorkValue(list(items.items) if isinstance(items, SequenceValue) else [items])
 
 
 def _reduction(tx: Interpreter, operation: SymbolicValue) -> str:
@@ -80,6 +90,15 @@ def _reduction(tx: Interpreter, operation: SymbolicValue) -> str:
     tx.guards.identity(operation.source, obj)
     return name
 
+
+def _wrapping_forward(function: Any) -> RuleFunction | None:
+    """The rule of the `forward` of a wrapper: between the graphs."""
+    if not is_wrapping_forward(function):
+        return None
+    return breaking("distributed-wrapper", f"a call of {function.__qualname__}")
+
+
+MARKED.append(_wrapping_forward)
 
 if dist.is_available():
     @wraps(dist.ProcessGroup)

@@ -18,6 +18,7 @@ from weft.capture.core.breaks import ObservedException, graph_break
 from weft.capture.core.constant import evaluate
 from weft.capture.core.registry import wraps
 from weft.capture.core.source import Source
+from weft.capture.core.wrappers import has_wrapping_hooks
 from weft.capture.library.classes.attributes import bind, class_value, type_lookup
 from weft.capture.library.classes.classes import FRESH
 from weft.capture.library.classes.instances import ObjectValue
@@ -77,6 +78,9 @@ class ModuleValue(ObjectValue):
         if caller is not torch.nn.Module.__call__:
             return super().call(tx, args, kwargs)
         self.attributes.guard_keys(tx)
+        if isinstance(self.original, torch.nn.Module) and has_wrapping_hooks(
+                self.original):
+            raise graph_break("distributed-wrapper", f"a call of {self.cls.__name__}")
         if self._has_hooks(tx) or self.attributes.lookup(tx, "_compiled_call_impl") is not None:
             return self._full_call(tx, args, kwargs)
         return self.getattr(tx, "forward").call(tx, args, kwargs)
