@@ -1,7 +1,7 @@
-"""Instances of subclasses of str, int, float, bytes and tuple that are made inside.
+"""Instances of subclasses of str, int, float, bytes, tuple and partial that are made inside.
 
-Place in the pipeline: `ObjectValue`s whose `contents` is the plain value: a constant, a number or a
-tuple. Methods of the base are those of the contents (`BuiltinValue`); what the class defines is
+Place in the pipeline: `ObjectValue`s whose `contents` is the plain value: a constant, a number, a
+tuple or a partial. Methods of the base are those of the contents (`BuiltinValue`); what the class defines is
 interpreted::
 
     class Metres(float):
@@ -10,6 +10,7 @@ interpreted::
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,18 @@ def _new(base: Any, tx: Interpreter, cls: SymbolicValue, /, *rest: SymbolicValue
 
 for _base in PLAIN:
     rule(_base.__new__)(partial(_new, _base))
+
+
+@rule(functools.partial.__new__)
+def _new_partial(tx: Interpreter, cls: SymbolicValue, /, *rest: SymbolicValue,
+                 **kwargs: SymbolicValue) -> SymbolicValue:
+    """`partial.__new__(cls, function, ...)`"""
+    made = cls.constant()
+    if not rest or not issubclass(made, functools.partial) or (
+            type_lookup(made, "__del__") is not MISSING):
+        raise graph_break("unknown-operation", f"making {cls!r}")
+    contents = CONSTRUCTORS[functools.partial].call((tx, functools.partial), [*rest], kwargs)
+    return contents if made is functools.partial else new_object(made, contents)
 
 
 def _makes(base: type, cls: object) -> bool:

@@ -7,6 +7,7 @@ list, dict, ... has its items in `contents`. Changes are recorded and written ba
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
@@ -58,6 +59,7 @@ from weft.capture.library.containers.sequences import ListValue, TupleValue, tup
 from weft.capture.library.containers.sets import SetValue
 from weft.capture.library.containers.user_keys import is_compared_by_code, user_key
 from weft.capture.library.functions.builtins import method_of_subclass, operator_of_base
+from weft.capture.library.functions.functions import PartialValue, outside_partial
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.interrupts import surface
 
@@ -266,6 +268,9 @@ class ObjectValue(SymbolicValue):
         plain = plain_value(self)
         if plain is not None and hasattr(plain.python_type(), name):
             return plain.getattr(tx, name)
+        if isinstance(self.contents, PartialValue) and self.contents.has_member(
+                type_lookup(self.cls, name)):
+            return self.contents.getattr(tx, name)
         value = self.slots.get(name)
         if value is _DELETED:
             raise self._missing(tx, name)
@@ -597,6 +602,8 @@ class ObjectValue(SymbolicValue):
         maker = emit.constant(self.cls.__new__ if base is object and _is_c_made(self.cls)
                               else base.__new__)
         contents = f", {emit.value(self.contents)}" if base in PLAIN else ""  # type: ignore[arg-type]
+        if isinstance(self.contents, PartialValue):
+            contents = f", {self.contents.arguments(emit)}"
         name = emit.bind(self, f"{maker}({emit.constant(self.cls)}{contents})")
         emit.later(lambda: self._fill_all(emit, name, base))
         return name
@@ -644,7 +651,7 @@ def _has_dict(cls: type) -> bool:
 
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CONTAINERS: Final[tuple[type, ...]] = (
-    OrderedDict, defaultdict, dict, list, set, deque, *PLAIN)
+    OrderedDict, defaultdict, dict, list, set, deque, functools.partial, *PLAIN)
 
 
 _ARGUMENTS: Final = (DictValue, ListValue, TupleValue, ConstantValue, SymbolicNumberValue)
@@ -731,6 +738,8 @@ def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
         value.contents = ListValue(items, source, obj)
     elif base is deque:
         value.contents = outside_deque(tx, obj, source)
+    elif base is functools.partial:
+        value.contents = outside_partial(tx, obj, source)
     elif base in PLAIN:
         value.contents = _outside_plain_value(tx, obj, source, base)
     elif base is not object:

@@ -532,7 +532,7 @@ class SizeValue(TupleValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         adds = op in ("add", "iadd") and (not reflected or self.adds_itself)
-        if not adds or not isinstance(other, TupleValue) or isinstance(other, SizeValue):
+        if not adds or not isinstance(other, TupleValue):
             return super().binary(tx, op, other, reflected)
         pair = (other, self) if reflected else (self, other)
         items = TupleValue([item for side in pair for item in side.items])

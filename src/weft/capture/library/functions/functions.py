@@ -524,12 +524,27 @@ class PartialValue(SymbolicValue):
             return value
         raise tx.error(AttributeError, f"'functools.partial' object has no attribute '{name}'")
 
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.call(tx, args, kwargs) if name == "__call__" else super().method(
+            tx, name, args, kwargs)
+
+    def has_member(self, attribute: Any) -> bool:
+        """Whether what a class defines is `func`, `args` or `keywords` of partials, not an
+        attribute of a subclass."""
+        return attribute in _MEMBERS
+
+    def arguments(self, emit: Emitter) -> str:
+        """The arguments of the call that makes it, as Python text."""
+        return ", ".join([emit.value(self.function), *(emit.value(a) for a in self.args),
+                          *(keyword(k, emit.value(v)) for k, v in self.keywords.items())])
+
     def rebuild(self, emit: Emitter) -> str:
-        parts = [emit.value(self.function), *(emit.value(a) for a in self.args),
-                 *(keyword(k, emit.value(v)) for k, v in self.keywords.items())]
-        name = emit.bind(self, f"{emit.constant(functools.partial)}({', '.join(parts)})")
+        name = emit.bind(self, f"{emit.constant(functools.partial)}({self.arguments(emit)})")
         emit.later(lambda: self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
         return name
+
+
+_MEMBERS: Final = tuple(vars(functools.partial)[name] for name in ("func", "args", "keywords"))
 
 
 # -- objects from outside -------------------------------------------------------------------------
@@ -611,10 +626,20 @@ def _wrap_partial(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicV
     if source is None:
         source = tx.tree.object(obj, "partial")
     tx.guards.add(source, "type_is", functools.partial)
-    function = tx.wrap(obj.func, source.attribute("func"))
-    args = [tx.wrap(a, source.attribute("args").tuple_item(i)) for i, a in enumerate(obj.args)]
-    tx.guards.add(source.attribute("args"), "len", len(args))
-    tx.guards.add(source.attribute("keywords"), "dict_keys", tuple(obj.keywords))
-    keywords = {k: tx.wrap(v, source.attribute("keywords").dict_item(k))
-                for k, v in obj.keywords.items()}
-    return PartialValue(function, args, keywords, source, obj)
+    return outside_partial(tx, obj, source)
+
+
+def outside_partial(tx: Interpreter, obj: functools.partial[Any], source: Source) -> PartialValue:
+    """The partial that an object from outside is, perhaps of a subclass, which may have attributes
+    of the same names."""
+    function, args, keywords = (
+        source.attribute(member.__name__) if type(obj) is functools.partial
+        else source.call(member.__get__, f"partial.{member.__name__} of {source.name}")
+        for member in _MEMBERS)
+    known = tuple(member.__get__(obj) for member in _MEMBERS)
+    tx.guards.add(args, "len", len(known[1]))
+    tx.guards.add(keywords, "dict_keys", tuple(known[2]))
+    return PartialValue(
+        tx.wrap(known[0], function),
+        [tx.wrap(a, args.tuple_item(i)) for i, a in enumerate(known[1])],
+        {k: tx.wrap(v, keywords.dict_item(k)) for k, v in known[2].items()}, source, obj)
