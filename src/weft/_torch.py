@@ -218,6 +218,9 @@ function_apply: Any = _apply.__func__ if isinstance(_apply, classmethod) else _a
 """capture: what `apply` of a `torch.autograd.Function` calls with the class: a Python function;
 from PyTorch 2.14 on, a class method in C."""
 
+function_base: Any = torch._C._FunctionBase
+"""capture: the class in C of the contexts that autograd gives to a function's `forward`."""
+
 
 @dataclass(frozen=True, slots=True)
 class AutogradFormula:

@@ -98,6 +98,8 @@ class SymbolicInterpreter:
         self.root: Frame | None = None
         self.direct_call = False
         """Set by call opcodes: the next frame is resumable."""
+        self.frames_left_out = False
+        """Set by rules that stand for Python functions: the next frame is called by one of them."""
         self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
         """Exceptions of the program by id, and the steps at which they were raised first."""
         # What it has recorded: the results of a capture.
@@ -232,7 +234,9 @@ class SymbolicInterpreter:
         # packages that do not know torch, such as progress bars.
         signal.in_library = signal.in_library and (is_library_code(frame.code) or (
             frame.caller is not None and is_of_package_without_torch(frame.code)))
-        signal.outward = signal.rest_is_eager or signal.in_library or not frame.resumable
+        signal.outward = (
+            signal.rest_is_eager or signal.in_library or not frame.resumable
+            or (signal.observes and not frame.has_all_callers))
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Continue at the exception's handler in this frame, or raise to the caller.

@@ -23,8 +23,11 @@ from .version import TERMINATORS
 #: Functions whose use means that the frame's variables may be read by name.
 _FRAME_READERS = frozenset({"_getframe", "currentframe", "dir", "eval", "exec", "locals", "vars"})
 
+#: Functions that give the frames of the callers.
+_FRAME_GETTERS = frozenset({"_getframe", "currentframe"})
+
 #: Functions that need the real frame, or that let others watch the frames of later calls.
-_FRAME_NEEDERS = frozenset({"_getframe", "currentframe", "eval", "exec", "setprofile", "settrace"})
+_FRAME_NEEDERS = frozenset({"eval", "exec", "setprofile", "settrace"})
 
 #: Functions that stop the program in a debugger, which shows the frame and its callers.
 _DEBUGGER_CALLS = frozenset({"breakpoint", "set_trace"})
@@ -37,7 +40,19 @@ _LIVE: PerCode[list[int]] = PerCode()
 
 def needs_frame(code: CodeType) -> bool:
     """Whether the code reads its own frame, has frames watched, or has no lines to show in
-    tracebacks, so that it must run in a real one."""
+    tracebacks, so that it must run in a real one if it is not inlined as a whole."""
+    return asks_for_frames(code) or cannot_be_inlined(code)
+
+
+def asks_for_frames(code: CodeType) -> bool:
+    """Whether the code may ask for the frames of its callers, so that none of it may run in
+    another frame."""
+    return _mentions(code, _FRAME_GETTERS)
+
+
+def cannot_be_inlined(code: CodeType) -> bool:
+    """Whether the code needs a real frame even if it is captured from its first instruction to its
+    last."""
     return _mentions(code, _FRAME_NEEDERS) or all(line is None for *_, line in code.co_lines())
 
 

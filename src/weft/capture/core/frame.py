@@ -115,9 +115,9 @@ def decode(code: types.CodeType) -> Program:
 class Frame:
     """The state of one Python function call under interpretation."""
 
-    __slots__ = ("_callers", "caller", "cells", "code", "current", "generator", "globals",
-                 "handled", "kw_names", "last_offset", "locals", "modules", "pc", "program",
-                 "resumable", "stack", "step")
+    __slots__ = ("_callers", "called_here", "caller", "cells", "code", "current", "generator",
+                 "globals", "handled", "kw_names", "last_offset", "locals", "modules", "pc",
+                 "program", "resumable", "stack", "step", "value")
 
     def __init__(
         self, code: types.CodeType, globals: Namespace, locals: dict[str, SymbolicValue],
@@ -144,11 +144,15 @@ class Frame:
         """The offset that a re-raise restored as the place of the exception, else -1."""
         self.handled: list[SymbolicValue | None] = []
         """The exceptions being handled, outermost first; a bare `raise` raises the last one."""
+        self.called_here = False
+        """Whether Python, too, has no frame between this one and its caller's."""
         self.resumable = False
         """Whether the caller's instruction is complete once this frame's result is pushed on its
         stack."""
         self.generator: Any = None
         """The generator whose body the frame runs, if it is one's."""
+        self.value: SymbolicValue | None = None
+        """What stands for the frame itself, if the program asked for it."""
 
     def push(self, value: SymbolicValue) -> None:
         self.stack.append(value)
@@ -172,6 +176,11 @@ class Frame:
                 return frame.handled[-1]
             frame = frame.caller
         return None
+
+    @property
+    def has_all_callers(self) -> bool:
+        """Whether the frames from the root to this one are those that Python has."""
+        return self.caller is None or (self.called_here and self.caller.has_all_callers)
 
     @property
     def last_line(self) -> int:

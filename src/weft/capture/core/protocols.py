@@ -64,6 +64,8 @@ class Interpreter(Protocol):
     root: Frame | None
     direct_call: bool
     """Set by instructions that call: the next frame is resumable."""
+    frames_left_out: bool
+    """Set by rules that stand for Python functions: the next frame is called by one of them."""
 
     # What it has recorded.
     tree: SourceTree

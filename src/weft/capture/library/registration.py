@@ -18,11 +18,13 @@ import weft.capture.library.containers.constructors
 import weft.capture.library.containers.deques
 import weft.capture.library.containers.itertools_rules
 import weft.capture.library.containers.namespaces
+import weft.capture.library.containers.outside_views
 import weft.capture.library.copying.rules
 import weft.capture.library.distributed.distributed_tensors
 import weft.capture.library.distributed.rules
 import weft.capture.library.exceptions.methods
 import weft.capture.library.functions.builtin_rules
+import weft.capture.library.functions.frames
 import weft.capture.library.functions.getters
 import weft.capture.library.higher_order.functorch_rules
 import weft.capture.library.higher_order.rules
@@ -42,6 +44,7 @@ import weft.capture.library.tensors.tensor_subclasses
 import weft.capture.library.tensors.tensor_wrappers
 import weft.capture.library.texts.text_formats
 import weft.capture.library.torch_functions.batch_norm_rules
+import weft.capture.library.torch_functions.comparison_rules
 import weft.capture.library.torch_functions.kernel_promises
 import weft.capture.library.torch_functions.library_flags
 import weft.capture.library.torch_functions.printed_output

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from weft._torch import are_functorch_transforms_active, function_apply
+from weft._torch import are_functorch_transforms_active, function_apply, function_base
 from weft.capture.core.base import Args, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.constant import boolean
 from weft.capture.library.autograd.polyfills import Context, apply_without_gradients, gradients_like
+from weft.capture.library.classes.instances import PLAIN_SETTERS
 from weft.capture.library.containers.sequences import TupleValue
 from weft.capture.library.functions.functions import rule
 from weft.capture.library.subgraphs.held_objects import Held, holding, is_shown, split_arguments
@@ -33,6 +34,11 @@ from weft.shapes.graph_facts import LateReads, ProgramFunction
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
+
+
+# of the contexts that autograd makes, in frames of a `forward` that it calls
+PLAIN_SETTERS.extend(vars(function_base)[name] for name in (
+    "to_save", "non_differentiable", "dirty_tensors"))
 
 
 @rule(function_apply)

@@ -1,8 +1,8 @@
 """Instances of subclasses of str, int, float, bytes, tuple and partial that are made inside.
 
 Place in the pipeline: `ObjectValue`s whose `contents` is the plain value: a constant, a number, a
-tuple or a partial. Methods of the base are those of the contents (`BuiltinValue`); what the class defines is
-interpreted::
+tuple or a partial. Methods of the base are those of the contents (`BuiltinValue`); what the class
+defines is interpreted::
 
     class Metres(float):
         def __add__(self, other): return Metres(float(self) + other)

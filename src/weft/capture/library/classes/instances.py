@@ -356,6 +356,8 @@ class ObjectValue(SymbolicValue):
         elif _is_slot(attribute):
             check_slot(tx, self.cls, name, attribute)
             self.set_slot(tx, name, value)
+        elif attribute in PLAIN_SETTERS:
+            self.set_slot(tx, name, value)
         elif name == "__dict__" and self.source is None and attributes_of(value) is not None:
             self.use_namespace(value)
         else:
@@ -648,6 +650,9 @@ _DEFAULT_COMPARISONS = tuple(vars(object)[method_name(op)] for op in COMPARISONS
 def _has_dict(cls: type) -> bool:
     return type_lookup(cls, "__dict__") is not MISSING or issubclass(cls, threading.local)
 
+
+PLAIN_SETTERS: Final[list[Any]] = []
+"""Descriptors in C that keep any object that is set."""
 
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CONTAINERS: Final[tuple[type, ...]] = (

@@ -596,7 +596,7 @@ class DictView(ContainerMethods):
         self.what = what
 
     def python_type(self) -> type:
-        return type(getattr({}, self.what)())
+        return type(getattr(self.owner.cls(), self.what)())
 
     def items_now(self, tx: Interpreter) -> list[SymbolicValue]:
         """The items of the view."""

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import operator
+import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
@@ -43,7 +46,11 @@ _SEQUENCES: Final[tuple[type, ...]] = tuple(map(type, (
     reversed([]))))
 _BACKWARDS: Final[type] = type(reversed([]))
 _TABLES: Final[tuple[type, ...]] = tuple(map(type, (
-    iter({}), iter({}.values()), iter({}.items()), iter(set()))))
+    iter({}), iter({}.values()), iter({}.items()), iter(set()), iter(OrderedDict()))))
+
+
+_ORDERED: Final[type] = type(iter(OrderedDict()))
+"""Has no length hint."""
 
 
 @cache
@@ -146,9 +153,19 @@ def _wrap_iterator(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 @wraps(*_TABLES)
 def _wrap_table_iterator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """Copying one lists the remaining items, which is too slow for a large dictionary or set."""
-    if obj.__length_hint__() > _MOST:
+    if _length(obj) > _MOST:
         return unknown(tx, obj, source)
     return _wrap_iterator(tx, obj, source)
+
+
+def _length(iterator: Any) -> int:
+    """How many items an iterator over a dictionary or set still has."""
+    if not isinstance(iterator, _ORDERED):
+        return operator.length_hint(iterator)
+    try:
+        return len(iterator.__reduce__()[1][0])
+    except RuntimeError:  # the dictionary has changed: it will raise where it is advanced
+        return sys.maxsize
 
 
 def _parts(iterator: Any) -> tuple[object, ...]:

@@ -15,7 +15,11 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.bytecode.liveness import needs_frame, stops_in_debugger
+from weft.capture.bytecode.liveness import (
+    asks_for_frames,
+    cannot_be_inlined,
+    stops_in_debugger,
+)
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import GraphBreak, graph_break
 from weft.capture.core.cell import CellValue
@@ -181,18 +185,20 @@ class FunctionValue(SymbolicValue):
     def inline(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """Interpret the function's code, even if it has a rule."""
         direct, tx.direct_call = tx.direct_call, False
+        called_here, tx.frames_left_out = direct and not tx.frames_left_out, False
         if self.code.co_flags & _ASYNC:
             raise graph_break("unknown-operation", f"the asynchronous function {self.name}")
         if stops_in_debugger(self.code):
             raise graph_break("debugger", f"{self.name} stops in a debugger")
-        if needs_frame(self.code):
+        if cannot_be_inlined(self.code):
             raise graph_break("skipped-function", f"{self.name} looks into its own frame")
         frame = self.frame(tx, args, kwargs)
         if self.code.co_flags & _GENERATOR:
             generator = make_generator(frame, self)
             tx.early_ends.note_generator(tx, generator)
             return generator
-        frame.resumable = direct
+        frame.called_here = called_here
+        frame.resumable = direct and not asks_for_frames(self.code)
         return tx.run(frame)
 
     def frame(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> Frame:

@@ -83,7 +83,9 @@ class ModuleValue(ObjectValue):
             raise graph_break("distributed-wrapper", f"a call of {self.cls.__name__}")
         if self._has_hooks(tx) or self.attributes.lookup(tx, "_compiled_call_impl") is not None:
             return self._full_call(tx, args, kwargs)
-        return self.getattr(tx, "forward").call(tx, args, kwargs)
+        forward = self.getattr(tx, "forward")
+        tx.frames_left_out = True
+        return forward.call(tx, args, kwargs)
 
     def _has_hooks(self, tx: Interpreter) -> bool:
         library = tx.globals_of(vars(torch_module))

@@ -11,6 +11,7 @@ import ast
 import datetime
 import decimal
 import json
+import pickle
 import re
 import struct
 import typing
@@ -108,6 +109,29 @@ def _register(function: Any) -> None:
         if not isinstance(value, FunctionValue):
             raise graph_break("unknown-c-function", f"{function.__name__} of what is unknown")
         return value.inline(tx, [*args], kwargs)
+
+
+@rule(pickle.dumps)
+def _dumps(tx: Interpreter, obj: SymbolicValue, *rest: SymbolicValue, **named: SymbolicValue
+           ) -> SymbolicValue:
+    """The bytes of constants in containers, as programs make keys of keyword arguments."""
+    known = known_arguments(tx, [obj, *rest], named)
+    if known is None or not _is_plain(known[0][0], []):
+        raise graph_break("unknown-c-function", "pickle.dumps of more than plain constants")
+    objects, options = known
+    return tx.wrap_new(evaluate(tx, lambda: pickle.dumps(*objects, **options)))
+
+
+def _is_plain(obj: Any, seen: list[Any]) -> bool:
+    """Whether pickling runs no code of classes, and all texts and containers differ: the bytes tell
+    whether two equal ones are the same object, and this is a copy."""
+    if type(obj) in (type(None), bool, int, float, complex) or obj == ():
+        return True
+    if type(obj) not in (str, bytes, tuple, list, dict) or obj in seen:
+        return False
+    seen.append(obj)
+    parts = [part for item in obj.items() for part in item] if type(obj) is dict else obj
+    return type(obj) in (str, bytes) or all(_is_plain(part, seen) for part in parts)
 
 
 for _function in _FUNCTIONS:

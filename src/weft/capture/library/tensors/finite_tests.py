@@ -1,4 +1,4 @@
-"""Tests for NaN and infinity: what a branch on them decides if all numbers are finite.
+"""Tests for NaN, infinity and failures: what a branch on them decides if all numbers are finite.
 
 Place in the pipeline: asked for branches on data that nothing else decides
 (`library/numbers/numbers_from_tensors.py`). Programs test losses, gradients and activations, and
@@ -6,10 +6,13 @@ nearly always go the same way; the graph checks that, and if it fails, the frame
 
     if torch.isinf(hidden).any(): ...            # False
     if not torch.isfinite(loss): skipped += 1    # isfinite: True
+    if (loss == math.inf).any(): ...             # False
+    if not torch.any(info): return L             # info of cholesky_ex: any(info) is False
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from torch import fx
@@ -19,6 +22,11 @@ from weft.capture.core.graph import target_name
 _OF_FINITE: Final = {
     "isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True,
 }
+_INFO: Final = {
+    "linalg_cholesky_ex": 1, "linalg_inv_ex": 1, "linalg_solve_ex": 1, "linalg_lu_factor_ex": 2,
+    "linalg_ldl_factor_ex": 2,
+}
+"""Operators that tell whether they failed, and the place of that in their results."""
 _KEEP: Final = frozenset({
     "any", "all", "bool", "item", "to", "stack", "cat", "detach", "flatten", "view", "reshape",
 })
@@ -57,6 +65,13 @@ def _of_test(node: fx.Node) -> bool | None:
         return node.args[0]
     if name in ("ne", "eq") and len(node.args) == 2 and node.args[0] is node.args[1]:
         return name == "eq"  # x != x, if it is NaN
+    if name in ("ne", "eq") and any(
+            isinstance(number, float) and not math.isfinite(number) for number in node.args):
+        return name == "ne"  # x == inf
+    operand = node.args[0] if node.args else None
+    if name == "getitem" and isinstance(operand, fx.Node) and (
+            node.args[1] == _INFO.get(target_name(operand))):
+        return False  # `info`, which is 0 where a factorization succeeded
     return _OF_FINITE.get(name)
 
 

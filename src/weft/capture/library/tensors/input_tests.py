@@ -30,12 +30,17 @@ if TYPE_CHECKING:
 
 _MOST_TESTS: Final = 16
 _MOST_STEPS: Final = 100
+_MOST_STEPS_OF_COMPARISONS: Final = 20
 _MOST_ELEMENTS: Final = 1 << 16
 """Limits: tests of one capture, operations of each, and the size of the inputs that it reads."""
 
 
-def outcome(tx: Interpreter, node: Any) -> bool | None:
-    """The truth of a node's result, in this call and in all calls that the guards accept."""
+def outcome(tx: Interpreter, node: Any, *, compares: bool = False) -> bool | None:
+    """The truth of a node's result, in this call and in all calls that the guards accept.
+
+    compares: it tells whether tensors are equal, as programs check of their arguments and caches:
+    the answer rarely changes, whatever the data.
+    """
     if node in tx.data.input_tests:
         return tx.data.input_tests[node].answer
     if not config.data_dependent or not tx.policy.may_test_inputs:
@@ -43,10 +48,10 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
     if len(tx.data.input_tests) >= _MOST_TESTS or not isinstance(tx.builder, GraphBuilder):
         return None
     steps = steps_of(tx, node, can_run) if node.graph is tx.builder.graph else None
-    if steps is None or len(steps) > _MOST_STEPS:
+    if steps is None or len(steps) > (_MOST_STEPS_OF_COMPARISONS if compares else _MOST_STEPS):
         return None
     inputs = inputs_of(tx, steps)
-    if not inputs or not all(map(_is_cheap, inputs)):
+    if not inputs or not all(map(_is_small if compares else _is_cheap, inputs)):
         return None
     try:
         answer = bool(run_steps(tx, steps)[node])
@@ -60,6 +65,14 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
     return answer
 
 
+def _is_small(graph_input: GraphInput) -> bool:
+    """Whether testing the input in every call costs little."""
+    example = graph_input.example
+    if graph_input.source.is_drawn:  # after the guards
+        return False
+    return not isinstance(example, torch.Tensor) or example.numel() <= _MOST_ELEMENTS
+
+
 def _is_cheap(graph_input: GraphInput) -> bool:
     """Whether testing the input in every call costs little and mostly gives the same outcome.
 
@@ -67,13 +80,12 @@ def _is_cheap(graph_input: GraphInput) -> bool:
     grids, noise schedules) except parameters. Computed data goes either way: break the graph.
     """
     example = graph_input.example
-    if graph_input.source.is_drawn:  # after the guards
+    if not _is_small(graph_input):
         return False
     if not isinstance(example, torch.Tensor):
         return isinstance(example, int | float)
-    whole = not example.dtype.is_floating_point and not example.dtype.is_complex
-    if whole:
-        return example.numel() <= _MOST_ELEMENTS
+    if not example.dtype.is_floating_point and not example.dtype.is_complex:
+        return True
     few = example.numel() <= LARGEST and not example.requires_grad
     return (few or example.numel() == 1) and _is_kept(graph_input.source)
 

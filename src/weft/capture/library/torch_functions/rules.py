@@ -221,9 +221,6 @@ def _result_type(tx: Interpreter, tensor: SymbolicValue, other: SymbolicValue) -
     return tx.wrap_new(evaluate(tx, lambda: torch.result_type(tensor.fake(tx), other.fake(tx))))
 
 
-rule(torch.equal, torch.allclose, torch.is_nonzero)(breaking(
-    "data-dependent-value", "a comparison of tensors that gives a Python bool"))
-
 
 _NUMPY_TYPES: Final = {
     numpy.bool_: torch.bool, numpy.uint8: torch.uint8, numpy.int8: torch.int8,
