@@ -190,9 +190,14 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
                 key_value = self._key_value(tx, key)
         self._check_kept(key)
         self._entries[key] = (old[0] if old is not None else key_value, value)
-        if key in self._gone:
+        if key in self._gone and self._was_removed(key):
             self.reordered = True
         self._changed(tx, key)
+
+    def _was_removed(self, key: object) -> bool:
+        """Whether a key that is gone was there before, so that it comes back at the end."""
+        return self.original is None or key in self.written or (
+            _get(self.original, key) is not MISSING)
 
     def _settle(self, tx: Interpreter, key: object) -> None:
         """Guard that a key object is, or is not, a key of the outside dictionary."""

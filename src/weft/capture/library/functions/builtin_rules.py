@@ -68,7 +68,7 @@ from weft.capture.library.numbers.symbolic_numbers import (
     operand,
 )
 from weft.capture.library.tensors.print_state import constant_text
-from weft.capture.library.tensors.tensor import TensorValue, record
+from weft.capture.library.tensors.tensor import GETTERS, TensorValue, record
 from weft.capture.library.texts.symbolic_texts import format_symbolic
 
 if TYPE_CHECKING:
@@ -169,6 +169,18 @@ def _id(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
     if value.source is not None and not value.is_constant:
         tx.guards.add(value.source, "is", obj)
     return constant(id(obj))
+
+
+def _cdata(tx: Interpreter, tensor: TensorValue) -> SymbolicValue:
+    """The address of the tensor in C++, by which programs tell tensors apart."""
+    obj = tensor.real()
+    if obj is MISSING or tensor.source is None:
+        raise graph_break("unknown-operation", "the address of a tensor computed here")
+    tx.guards.add(tensor.source, "is", obj)
+    return constant(obj._cdata)
+
+
+GETTERS["_cdata"] = _cdata
 
 
 @rule(hash)

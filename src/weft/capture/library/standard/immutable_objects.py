@@ -17,7 +17,7 @@ import struct
 import typing
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.core.base import Kwargs, SymbolicValue
@@ -119,7 +119,8 @@ def _dumps(tx: Interpreter, obj: SymbolicValue, *rest: SymbolicValue, **named: S
     if known is None or not _is_plain(known[0][0], []):
         raise graph_break("unknown-c-function", "pickle.dumps of more than plain constants")
     objects, options = known
-    return tx.wrap_new(evaluate(tx, lambda: pickle.dumps(*objects, **options)))
+    pickled: Callable[..., bytes] = pickle.dumps
+    return tx.wrap_new(evaluate(tx, lambda: pickled(*objects, **options)))
 
 
 def _is_plain(obj: Any, seen: list[Any]) -> bool:
