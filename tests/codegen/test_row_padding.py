@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import weft
 from weft.aot import standard_passes  # noqa: F401  (registers them)
-from weft.codegen.values import Shape
 from weft.passes import framework, pad_rows
+from weft.shapes.algebra.views import Shape
 from weft.shapes.graph_facts import aten_facts
 
 

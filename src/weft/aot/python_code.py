@@ -19,7 +19,6 @@ from torch.fx.node import map_arg
 
 from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
-from weft.aot.views import span
 from weft.graph_call import GraphCall
 from weft.runtime.data_checks import assume
 from weft.runtime.generated_code import load
@@ -27,6 +26,7 @@ from weft.runtime.strided_views import CALLS, laid_out
 from weft.shapes.asserts import Asserts, binds
 from weft.shapes.graph_facts import graph_facts
 from weft.shapes.symnode import hint
+from weft.shapes.tensor_layouts import span
 
 _LIKE_A_SYMBOL = re.compile(r"[a-z]\d+")
 _CLONE = torch.ops.aten.clone.default

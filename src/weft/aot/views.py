@@ -11,7 +11,7 @@ the view's arguments after the viewed tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -20,7 +20,9 @@ from torch.fx import Node
 
 from weft._torch import OpOverload
 from weft.registrar import registrar
-from weft.shapes.symnode import certainly_equal, hint, is_row_major
+from weft.shapes.algebra.views import Permute
+from weft.shapes.symnode import certainly_equal
+from weft.shapes.tensor_layouts import is_row_major, memory_order
 
 aten = torch.ops.aten
 
@@ -110,8 +112,7 @@ def _reshape_back(emit: Emit, parent: Node, child: Node, args: tuple[object, ...
 @_inverse(aten.permute.default)
 def _permute_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
     rank = _meta(parent).dim()
-    order = [d % rank for d in args[0]]
-    return emit(aten.permute.default, child, [order.index(d) for d in range(rank)])
+    return permute(emit, child, Permute(tuple(d % rank for d in args[0])).inverse())
 
 
 @_inverse(aten.expand.default)
@@ -137,29 +138,6 @@ def _view_as_real_back(emit: Emit, parent: Node, child: Node, args: tuple[object
 # -- layout ----------------------------------------------------------------------------------------
 
 
-def stride_order(stride: Sequence[object]) -> list[int]:
-    """Dimensions from the outermost in memory to the innermost."""
-    steps = [hint(s) for s in stride]
-    return sorted(range(len(steps)), key=lambda d: (-steps[d], d))
-
-
-def span(size: Sequence[Any], stride: Sequence[Any]) -> Any:
-    """The number of elements from the first one to behind the last one in memory."""
-    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-
-
-def may_overlap(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory: a stride is smaller than the extent of the inner
-    dimensions."""
-    reach = 0
-    for d in reversed(stride_order(tensor.stride())):
-        step, size = hint(tensor.stride(d)), hint(tensor.size(d))
-        if size > 1 and step <= reach:
-            return True
-        reach += (size - 1) * step
-    return False
-
-
 def reshape(emit: Emit, node: Node, size: Any) -> Node:
     """A reshape, which copies only if a view is not possible."""
     size = list(size)
@@ -169,6 +147,11 @@ def reshape(emit: Emit, node: Node, size: Any) -> Node:
         return emit(aten.view.default, node, size)
     except (RuntimeError, ValueError):
         return emit(aten.view.default, contiguous(emit, node), size)
+
+
+def permute(emit: Emit, node: Node, view: Permute) -> Node:
+    """A permutation of a node's dimensions."""
+    return emit(aten.permute.default, node, list(view.order))
 
 
 def contiguous(emit: Emit, node: Node) -> Node:
@@ -183,9 +166,7 @@ def restride(emit: Emit, node: Node, stride: tuple[object, ...]) -> Node:
     have = _meta(node)
     if certainly_equal(have.stride(), stride) or any(certainly_equal(n, 0) for n in have.size()):
         return node
-    order = stride_order(stride)
-    if order == list(range(have.dim())):
+    order = memory_order(stride)
+    if order.is_identity:
         return contiguous(emit, node)
-    back = [order.index(d) for d in range(have.dim())]
-    permuted = contiguous(emit, emit(aten.permute.default, node, order))
-    return emit(aten.permute.default, permuted, back)
+    return permute(emit, contiguous(emit, permute(emit, node, order)), order.inverse())

@@ -13,8 +13,9 @@ from typing import final
 from weft.codegen.domain import Domain
 from weft.codegen.ir.loop_ir import Load, LoopVar, Node, Op, index_exprs
 from weft.codegen.ir.scalar_ops import DEAR
-from weft.codegen.values import Computed, Emitter, Shape
+from weft.codegen.values import Computed, Emitter
 from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
+from weft.shapes.algebra.views import Shape
 
 
 @final

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, final
@@ -33,6 +33,7 @@ from weft.shapes.algebra.bounds import lower_bound, upper_bound
 from weft.shapes.algebra.expr import IntExpr, subs, symbols
 from weft.shapes.algebra.functions import with_functions
 from weft.shapes.algebra.layout import row_major
+from weft.shapes.algebra.views import Index, Layout, Shape, View
 from weft.shapes.unbacked import Binding
 
 
@@ -47,10 +48,6 @@ class Origin(NamedTuple):
         if self.line is None:
             return one_line(self.operator)
         return one_line(f"{self.operator}  {self.line.file.rsplit('/', 1)[-1]}:{self.line.line}")
-
-
-Shape: TypeAlias = tuple[IntExpr, ...]
-Index: TypeAlias = Sequence[IntExpr]
 
 
 def estimate(size: IntExpr) -> int:
@@ -126,19 +123,6 @@ Formula: TypeAlias = Callable[[Emitter, Index], Node]
 """Returns the scalar node (of the value's compute type) at an index."""
 
 
-class View(Protocol):
-    """An index map from a view to its base, in both of its forms."""
-
-    def index(self, index: Index) -> Index:
-        """The base's index of the view's element at `index`."""
-
-    def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
-        """Shape, strides and offset of the view of such a base, or None if it is not affine."""
-
-
-Strides: TypeAlias = tuple[Shape, Shape, IntExpr]
-
-
 @final
 @dataclass(eq=False, slots=True)
 class Buffer:
@@ -172,6 +156,10 @@ class Strided:
     shape: Shape
     strides: Shape
     offset: IntExpr
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.shape, self.strides, self.offset)
 
     def at(self, em: Emitter, index: Index) -> Node:
         return em.read(self.buffer, strided_index(index, self.strides, self.offset))
@@ -250,7 +238,7 @@ class Value:
         """A view of this value; free if it is strided and the view affine."""
         impl = self.impl
         if isinstance(impl, Strided):
-            moved = view.strided(impl.shape, impl.strides, impl.offset)
+            moved = view.strided(impl.layout)
             if moved is not None:
                 strided: Strided | Lazy = Strided(impl.buffer, *moved)
                 return Value(shape, self.dtype, strided, self.device, self.owner, layout)
@@ -267,10 +255,10 @@ def _realize_view(lazy: Lazy) -> Strided | None:
         base: Strided = lazy.base.impl
     else:
         shape = lazy.base.shape
-        if lazy.view.strided(shape, lazy.base.layout or row_major(shape), 0) is None:
+        if lazy.view.strided(Layout(shape, lazy.base.layout or row_major(shape))) is None:
             return None  # realising the base would not help
         base = lazy.base.realize()
-    moved = lazy.view.strided(base.shape, base.strides, base.offset)
+    moved = lazy.view.strided(base.layout)
     return None if moved is None else Strided(base.buffer, *moved)
 
 

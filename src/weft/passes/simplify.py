@@ -22,8 +22,7 @@ from weft._torch import FakeTensor, OpOverload
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.registrar import registrar
 from weft.shapes.algebra.expr import IntExpr
-from weft.shapes.fakes.shape_rules import Unusual
-from weft.shapes.fakes.view_rules import viewed_strides
+from weft.shapes.algebra.views import Permute, viewed_strides
 from weft.shapes.graph_facts import aten_facts
 from weft.shapes.symnode import certainly_equal, expr_of
 
@@ -148,15 +147,11 @@ def _has_view(tensor: FakeTensor, view: FakeTensor) -> bool:
     before, after = _numbers(tensor.size()), _numbers(view.size())
     if 0 in before:
         return False
-    try:
-        strides = viewed_strides(before, _numbers(tensor.stride()), after)
-    except Unusual:
-        return False
-    return strides == _numbers(view.stride())
+    return viewed_strides(before, _numbers(tensor.stride()), after) == _numbers(view.stride())
 
 
-def _numbers(extents: Sequence[Any]) -> list[IntExpr]:
-    return [expr_of(n) for n in extents]
+def _numbers(extents: Sequence[Any]) -> tuple[IntExpr, ...]:
+    return tuple(expr_of(n) for n in extents)
 
 
 @_rule(aten.t.default)
@@ -179,16 +174,17 @@ def _double_transpose(node: Node) -> Node | None:
 @_rule(aten.permute.default)
 def _double_permute(node: Node) -> Node | None:
     """Permutations that cancel, and the identity permutation."""
-    source = _source(node)
-    order = node.args[1]
-    assert isinstance(order, (list, tuple)) and source is not None
-    rank = len(order)
-    outer = [d % rank for d in order if isinstance(d, int)]
-    if outer == list(range(rank)):
+    source, outer = _source(node), _permutation(node)
+    assert source is not None
+    if outer.is_identity:
         return source
     if source.target is not node.target:
         return None
-    inner = source.args[1]
-    assert isinstance(inner, (list, tuple))
-    both = [d % rank for d in (inner[d] for d in outer) if isinstance(d, int)]
-    return _source(source) if both == list(range(rank)) else None
+    return _source(source) if _permutation(source).then(outer).is_identity else None
+
+
+def _permutation(node: Node) -> Permute:
+    order = node.args[1]
+    assert isinstance(order, (list, tuple))
+    return Permute(tuple(d % len(order) for d in order if isinstance(d, int)))
+

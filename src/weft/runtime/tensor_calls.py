@@ -13,10 +13,9 @@ If torch lacks one of the C functions, the same is done in Python.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
-from itertools import accumulate, islice
-from operator import mul
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -24,6 +23,7 @@ import torch
 
 from weft import _calls
 from weft.runtime.launcher import tensor_offset
+from weft.shapes.algebra.layout import row_major
 
 Number: TypeAlias = int | None
 Layout: TypeAlias = tuple[tuple[Number, ...], tuple[Number, ...] | None, Number]
@@ -106,14 +106,8 @@ def _fill(layout: Layout, numbers: tuple[int, ...]) -> tuple[list[int], list[int
     sizes, strides, offset = layout
     rest = iter(numbers)
     filled = list(_known_numbers(sizes, rest))
-    steps = row_major(filled) if strides is None else list(_known_numbers(strides, rest))
+    steps = list(row_major(filled)) if strides is None else list(_known_numbers(strides, rest))
     return filled, steps, next(_known_numbers((offset,), rest))
-
-
-def row_major(sizes: Sequence[int]) -> list[int]:
-    """The strides of a new tensor of these sizes."""
-    steps = accumulate((max(n, 1) for n in reversed(sizes[1:])), mul, initial=1)
-    return list(reversed([*steps])) if sizes else []
 
 
 def _count_open(layout: Layout) -> int:

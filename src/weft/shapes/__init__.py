@@ -6,7 +6,7 @@ Place in the pipeline: low; capture, aot and codegen all use it. Three parts, fr
 - this folder: the symbols of one capture: `context` (``ShapeContext``), `context_state`, `guard`
   (``ShapeGuard``), `asserts`, `unbacked`, `carried_floats`; what the user and earlier captures say
   of them: `policy` (``DynamicPolicy``), `named`, `contents`; in PyTorch's eyes: `symnode`
-  (``SymNode``), `number_calls`, `graph_nodes`;
+  (``SymNode``), `number_calls`, `graph_nodes`, `tensor_layouts`;
 - `fakes/`: fake tensors.
 """
 

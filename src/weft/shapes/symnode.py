@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 import torch
 
 from weft.errors import SourceLine
-from weft.shapes.algebra import expr, floats, functions, layout, relation, rounding
+from weft.shapes.algebra import expr, floats, functions, relation, rounding
 from weft.shapes.algebra.atoms import IntFunction
 from weft.shapes.algebra.expr import Expr, IntExpr
 from weft.shapes.algebra.floats import FloatRelation, FloatValue
@@ -556,25 +556,6 @@ def certainly_equal(left: Any, right: Any) -> bool:
     if isinstance(left, Sequence):
         return len(left) == len(right) and all(map(certainly_equal, left, right))
     return bool(expr_of(left) == expr_of(right))
-
-
-def is_row_major(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is known to be contiguous, without a guard."""
-    sizes = (*tensor.size(), *tensor.stride())
-    symbolic = next((n for n in sizes if isinstance(n, torch.SymInt)), None)
-    if symbolic is None:
-        return tensor.is_contiguous()
-    values = [expr_of(n) for n in sizes]
-    of, steps = values[: tensor.dim()], values[tensor.dim() :]
-    condition = layout.is_contiguous(of, steps)
-    decided: bool | None = symbolic.node.shape_env.decide(condition)
-    return decided is True
-
-
-def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether images, or volumes, have their channels next to each other and are not row-major."""
-    form = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
-    return tensor.is_contiguous(memory_format=form) and not tensor.is_contiguous()
 
 
 def float_of(number: float | torch.SymFloat) -> FloatValue:

@@ -20,7 +20,7 @@ import torch
 
 from weft._torch import OpOverload, decomposition_table
 from weft.registrar import registrar
-from weft.shapes.symnode import is_channels_last
+from weft.shapes.tensor_layouts import is_channels_last
 
 aten = torch.ops.aten
 

@@ -29,7 +29,7 @@ from weft._torch import FakeTensor, OpOverload
 from weft.aot.evaluate import Evaluator
 from weft.aot.graph import AtenGraph
 from weft.aot.operators import Kind, facts
-from weft.aot.views import restride, stride_order
+from weft.aot.views import restride
 from weft.runtime.image_speed import (
     MIN_PRODUCTS,
     is_mostly_weight,
@@ -39,6 +39,7 @@ from weft.runtime.image_speed import (
 from weft.shapes.algebra.layout import channels_last
 from weft.shapes.graph_facts import AtenFacts, aten_facts, graph_facts, marked
 from weft.shapes.graph_nodes import add_node, results_of
+from weft.shapes.tensor_layouts import is_dense
 
 aten = torch.ops.aten
 
@@ -322,7 +323,7 @@ class _Layout:
         except (RuntimeError, ValueError):
             return False
         if isinstance(value, FakeTensor):
-            if not _is_dense(traced):
+            if not (isinstance(traced, FakeTensor) and is_dense(traced)):
                 return bool(value.stride() == traced.stride())
             if value.stride() != traced.stride():
                 self.traced[node] = traced
@@ -393,15 +394,3 @@ def _is_mostly_weight(weight: Any, *images: Any) -> bool:
     value = weight.meta["val"]
     elements = sum(i.meta["val"].numel() for i in images)
     return value.device.type == "cpu" and is_mostly_weight(value.size(), elements)
-
-
-def _is_dense(value: object) -> bool:
-    """Whether the layout can be restored (a permutation of row-major memory)."""
-    if not isinstance(value, FakeTensor):
-        return False
-    step = 1
-    for d in reversed(stride_order(value.stride())):
-        if value.size(d) != 1 and value.stride(d) != step:
-            return False
-        step *= value.size(d)
-    return True

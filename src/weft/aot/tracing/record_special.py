@@ -17,10 +17,11 @@ from weft.aot.tracing.functionalize import Base, require_fake
 from weft.aot.tracing.record import HANDLERS, Recorder
 from weft.aot.tracing.recurrent import mkldnn_rnn_layer_keeping
 from weft.aot.tracing.shared_memory import share_written_memory
-from weft.aot.views import Unsupported, ViewStep, span, stride_order
+from weft.aot.views import Unsupported, ViewStep
 from weft.registrar import registrar
 from weft.shapes.fakes.data_dependent import is_mask
-from weft.shapes.symnode import certainly_equal, is_row_major
+from weft.shapes.symnode import certainly_equal
+from weft.shapes.tensor_layouts import is_dense, memory_order, span
 
 aten = torch.ops.aten
 
@@ -59,10 +60,10 @@ def _bernoulli(rec: Recorder, op: OpOverload, x: Any, p: float = 0.5, **options:
     backward has a quarter of eager's bytes.
     """
     live = rec.live(x)
-    order = stride_order(live.stride())
+    order = memory_order(live.stride())
     drawn = live
-    if order != sorted(order):
-        drawn = rec.view_step(live, ViewStep(aten.permute.default, (order,)))
+    if not order.is_identity:
+        drawn = rec.view_step(live, ViewStep(aten.permute.default, (list(order.order),)))
     if live.device.type != "cpu":
         rec.mutation(facts(op), (drawn, p), options)
         return x
@@ -190,9 +191,9 @@ def _as_strided(
         raise Unsupported("as_strided on a tensor seen as another type")
     _check_inside(base, size, stride, offset)
     steps: tuple[ViewStep, ...] = (ViewStep(op, (size, stride, offset - base.start)),)
-    order = stride_order(base.live.stride())
-    if order != sorted(order):
-        steps = (ViewStep(aten.permute.default, (order,)), *steps)
+    order = memory_order(base.live.stride())
+    if not order.is_identity:
+        steps = (ViewStep(aten.permute.default, (list(order.order),)), *steps)
     node = base.node
     for step in steps:
         node = step.apply(rec.emit, node)
@@ -218,8 +219,7 @@ def _as_strided_scatter(
 def _check_inside(base: Base, size: list[Any], stride: list[Any], offset: object) -> None:
     """Check that the base's value has all elements that the view shows."""
     live = base.live
-    order = stride_order(live.stride())
-    if not is_row_major(live.permute(order)):
+    if not is_dense(live):
         raise Unsupported("as_strided on a tensor with gaps")
     _check_reach(live, base.start, size, stride, offset)
 

@@ -21,9 +21,11 @@ from weft._torch import OpOverload
 from weft.aot.functional_form import form_on_memory, is_of_torch
 from weft.aot.operators import OpFacts
 from weft.aot.tracing.functionalize import Base
-from weft.aot.views import Unsupported, contiguous, span, stride_order
+from weft.aot.views import Unsupported, contiguous, permute
+from weft.shapes.algebra.views import Permute
 from weft.shapes.fakes.schemas import schema_arguments
-from weft.shapes.symnode import certainly_equal, is_row_major
+from weft.shapes.symnode import certainly_equal
+from weft.shapes.tensor_layouts import is_dense, memory_order, span
 
 if TYPE_CHECKING:
     from weft.aot.tracing.record import Recorder
@@ -202,25 +204,22 @@ def _layout(leaf: _Leaf) -> list[Any]:
     return [*live.size(), *live.stride(), live.storage_offset() - base.start]
 
 
-def _order(base: Base) -> list[int]:
-    order = stride_order(base.live.stride())
-    if not is_row_major(base.live.permute(order)):
+def _order(base: Base) -> Permute:
+    if not is_dense(base.live):
         raise Unsupported("a write to a tensor with gaps, beside another argument")
-    return order
+    return memory_order(base.live.stride())
 
 
 def _row_major(rec: Recorder, base: Base) -> Node:
     """The content of a memory in its order."""
     order = _order(base)
     node = base.node
-    if order != sorted(order):
-        node = rec.emit(aten.permute.default, node, order)
+    if not order.is_identity:
+        node = permute(rec.emit, node, order)
     return contiguous(rec.emit, node)
 
 
 def _as_it_was(rec: Recorder, base: Base, new: Node) -> Node:
     """New content of a memory with the dimensions of its first tensor."""
     order = _order(base)
-    if order == sorted(order):
-        return new
-    return rec.emit(aten.permute.default, new, [order.index(d) for d in range(len(order))])
+    return new if order.is_identity else permute(rec.emit, new, order.inverse())

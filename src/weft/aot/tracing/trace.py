@@ -41,7 +41,7 @@ from weft.aot.tracing.arrivals import marked_hook
 from weft.aot.tracing.attention import FUNCTIONS
 from weft.aot.tracing.functionalize import Base, Functionalizer, require_fake
 from weft.aot.tracing.record import Recorder
-from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
+from weft.aot.views import Unsupported, ViewStep, restride
 from weft.config import config
 from weft.runtime.data_checks import is_check
 from weft.shapes.fakes.fake import FakeContext, connected_non_leaf, is_leaf
@@ -51,6 +51,7 @@ from weft.shapes.graph_facts import BACKWARD, aten_facts, captured_facts, note, 
 from weft.shapes.graph_nodes import call_target
 from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import certainly_equal, expr_of
+from weft.shapes.tensor_layouts import may_overlap
 
 aten = torch.ops.aten
 Layout = tuple[Sequence[Any], Sequence[Any]]

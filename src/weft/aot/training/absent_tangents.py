@@ -23,8 +23,8 @@ from weft._torch import OpOverload
 from weft.aot.evaluate import Evaluator
 from weft.aot.operators import Kind, facts
 from weft.aot.tracing.arrivals import narrow, reached
-from weft.aot.views import stride_order
 from weft.shapes.graph_nodes import add_node
+from weft.shapes.tensor_layouts import memory_order
 
 aten = torch.ops.aten
 
@@ -77,16 +77,16 @@ def _zeros(tangent: Node) -> Node:
 def _zeros_like(node: Node) -> Node:
     """Zeros with the metadata of a node, made before all operators."""
     graph, value = node.graph, node.meta["val"]
-    order = stride_order(value.stride())
+    order = memory_order(value.stride())
     evaluator = Evaluator.current()
     later = next(n for n in graph.nodes if n.op != "placeholder")
     with graph.inserting_before(later):
-        size = [value.size(d) for d in order]
+        size = [value.size(d) for d in order.order]
         options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
         meta = {**node.meta, "val": evaluator.run(aten.full.default, (size, 0), options).value}
         zeros = add_node(graph, aten.full.default, (size, 0), options, meta)
-        if order != list(range(value.dim())):
-            back = [order.index(d) for d in range(value.dim())]
+        if not order.is_identity:
+            back = list(order.inverse().order)
             zeros = add_node(graph, aten.permute.default, (zeros, back), {}, node.meta)
     return zeros
 

@@ -33,10 +33,11 @@ from weft.aot.tracing.arrivals import mark_functions
 from weft.aot.tracing.functionalize import Base
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.independent import Groups, independent_groups
-from weft.aot.views import Unsupported, stride_order
+from weft.aot.views import Unsupported
 from weft.shapes.algebra.layout import dense_strides
 from weft.shapes.fakes.wrappers import is_wrapper
 from weft.shapes.graph_facts import BACKWARD, graph_facts, note
+from weft.shapes.tensor_layouts import memory_order
 
 
 @final
@@ -150,7 +151,7 @@ def _add_tangents(
 
 def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
     """Metadata of a tensor like `value` that has no gaps and no overlap."""
-    strides = dense_strides(value.size(), reversed(stride_order(value.stride())))
+    strides = dense_strides(value.size(), reversed(memory_order(value.stride()).order))
     return evaluator.exemplar(value.size(), strides, value.dtype, value.device)
 
 

@@ -22,8 +22,8 @@ import torch
 
 from weft._frame import is_lazy
 from weft.aot.training.reference_counts import seen_in_backward
-from weft.aot.views import stride_order
-from weft.runtime.tensor_calls import row_major
+from weft.shapes.algebra.layout import row_major
+from weft.shapes.tensor_layouts import memory_order
 
 _LARGE: Final = 1 << 12
 """The least bytes of a tangent whose references are counted, which takes three microseconds."""
@@ -45,13 +45,13 @@ class TangentLayout:
     @staticmethod
     def of(value: torch.Tensor) -> TangentLayout:
         """The layout of a forward value."""
-        order = stride_order(value.stride())
-        back = tuple(order.index(d) for d in range(value.dim()))
-        moved = None if order == sorted(order) else tuple(order)
+        order = memory_order(value.stride())
+        back = order.inverse().order
+        moved = None if order.is_identity else order.order
         size = tuple(value.shape) if all(type(n) is int for n in value.shape) else None
         strides = None
         if size is not None:
-            steps = row_major([size[d] for d in order])
+            steps = row_major([size[d] for d in order.order])
             strides = tuple(steps[k] for k in back)
         return TangentLayout(moved, back, size, strides, value.dtype, value.device)
 

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from weft.codegen.values import Buffer, Shape, Strided
+from weft.codegen.values import Buffer, Strided
 from weft.runtime import tensor_calls
 from weft.runtime.tensor_calls import Layout
 from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.algebra.layout import row_major
 from weft.shapes.algebra.printing import python_text
+from weft.shapes.algebra.views import Shape
 from weft.shapes.asserts import Asserts
 
 

@@ -28,7 +28,7 @@ from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.scheduling.groups import Group
 from weft.codegen.scheduling.schedule import Schedule
-from weft.codegen.values import Buffer, ExternCall, Shape, Value
+from weft.codegen.values import Buffer, ExternCall, Value
 from weft.errors import InternalError
 from weft.runtime.data_checks import assume, check_places
 from weft.shapes.algebra.expr import Expr, IntExpr, symbols
@@ -41,6 +41,7 @@ from weft.shapes.algebra.floats import (
     text,
 )
 from weft.shapes.algebra.printing import python_text
+from weft.shapes.algebra.views import Shape
 from weft.shapes.asserts import Asserts
 
 

@@ -19,8 +19,9 @@ import torch
 
 from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, cost_of, lowering
-from weft.codegen.values import Emitter, Index, Value
+from weft.codegen.values import Emitter, Value
 from weft.shapes.algebra.expr import IntExpr, maximum, minimum
+from weft.shapes.algebra.views import Index
 
 aten = torch.ops.aten
 

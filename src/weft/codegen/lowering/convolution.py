@@ -29,10 +29,11 @@ from weft.codegen.lowering.registry import (
     in_channels_last,
     lowering,
 )
-from weft.codegen.values import ExternCall, Shape, Strided, Value
+from weft.codegen.values import ExternCall, Strided, Value
 from weft.runtime.gemm_speed import onednn_linear
 from weft.runtime.image_speed import MIN_PRODUCTS, is_mostly_weight, product_is_faster
 from weft.shapes.algebra.layout import channels_last, row_major
+from weft.shapes.algebra.views import Shape
 from weft.shapes.symnode import hint
 
 aten = torch.ops.aten

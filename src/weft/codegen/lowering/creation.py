@@ -20,8 +20,9 @@ from weft.codegen.lowering.registry import (
     number_value,
 )
 from weft.codegen.lowering.terms import same
-from weft.codegen.values import Emitter, Index, Value
+from weft.codegen.values import Emitter, Value
 from weft.shapes.algebra.expr import Expr, IntExpr
+from weft.shapes.algebra.views import Index
 
 aten = torch.ops.aten
 

@@ -45,7 +45,6 @@ from weft.codegen.values import (
     ExternCall,
     Lazy,
     Origin,
-    Shape,
     Strided,
     Value,
     strided_index,
@@ -56,6 +55,7 @@ from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols
 from weft.shapes.algebra.layout import has_strides, permuted_row_major, row_major
+from weft.shapes.algebra.views import Shape
 from weft.shapes.asserts import binds
 from weft.shapes.graph_facts import aten_facts, graph_facts
 from weft.shapes.guard import ShapeGuard

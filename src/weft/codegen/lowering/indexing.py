@@ -18,8 +18,9 @@ from weft.codegen.ir.dtypes import compute_type, from_torch
 from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, cost_of, lowering
 from weft.codegen.lowering.views import normalize_dim, reshaped
-from weft.codegen.values import Emitter, Index, Lazy, Shape, Value
+from weft.codegen.values import Emitter, Lazy, Value
 from weft.shapes.algebra.expr import IntExpr, floor_div
+from weft.shapes.algebra.views import Index, Shape
 
 aten = torch.ops.aten
 

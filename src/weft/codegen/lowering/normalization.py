@@ -23,7 +23,8 @@ from weft.codegen.lowering.registry import (
 from weft.codegen.lowering.terms import Term, exp, log, rsqrt, same, square
 from weft.codegen.lowering.variance import variance
 from weft.codegen.lowering.views import normalize_dim, reshaped
-from weft.codegen.values import Shape, Value
+from weft.codegen.values import Value
+from weft.shapes.algebra.views import Shape
 
 aten = torch.ops.aten
 

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import torch
 
-from weft.codegen.values import ExternCall, Shape, Strided, Value
+from weft.codegen.values import ExternCall, Strided, Value
 from weft.config import config
 from weft.runtime.gemm_speed import SHAPE, onednn_is_faster
+from weft.shapes.algebra.views import Shape
 
 aten = torch.ops.aten
 

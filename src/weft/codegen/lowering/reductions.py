@@ -34,9 +34,10 @@ from weft.codegen.lowering.terms import (
     where,
 )
 from weft.codegen.lowering.views import normalize_dim, reshaped
-from weft.codegen.values import Computed, Emitter, Formula, Index, Lazy, Shape, Value
+from weft.codegen.values import Computed, Emitter, Formula, Lazy, Value
 from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.algebra.layout import row_major
+from weft.shapes.algebra.views import Index, Shape
 
 aten = torch.ops.aten
 

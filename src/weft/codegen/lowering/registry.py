@@ -21,13 +21,14 @@ import torch
 from weft.codegen.ir.dtypes import compute_type, from_torch
 from weft.codegen.ir.loop_ir import Node, Scalar
 from weft.codegen.lowering.terms import Term
-from weft.codegen.values import Buffer, Emitter, Index, Lazy, Origin, Shape, Strided, Value
+from weft.codegen.values import Buffer, Emitter, Lazy, Origin, Strided, Value
 from weft.shapes.algebra.bounds import is_nonnegative
 from weft.shapes.algebra.expr import Expr, IntExpr, maximum, minimum
 from weft.shapes.algebra.facts import Facts
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS
 from weft.shapes.algebra.layout import channels_last
 from weft.shapes.algebra.relation import ge
+from weft.shapes.algebra.views import Index, Shape
 
 Lowering: TypeAlias = Callable[..., Any]
 """Returns a `Value`, or a list of them for operators with several results."""

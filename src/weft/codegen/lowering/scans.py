@@ -14,9 +14,10 @@ import torch
 
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
-from weft.codegen.lowering.views import Permute, normalize_dim
+from weft.codegen.lowering.views import normalize_dim
 from weft.codegen.values import Value
 from weft.shapes.algebra.layout import row_major
+from weft.shapes.algebra.views import Permute
 
 aten = torch.ops.aten
 
@@ -47,7 +48,7 @@ def scan(cx: LoweringContext, x: Value, dim: int, **keywords: object) -> Value |
         cx.device, cx.origins,
     )
     scanned = call_aten(inner, (rows, rank - 1), keywords, list(range(count)), count > 1)
-    back = Permute(tuple(order.index(d) for d in range(rank)))
+    back = Permute(order).inverse()
     results = []
     for value, layout in zip(scanned, cx.layouts, strict=True):
         assert value is not None

@@ -23,9 +23,10 @@ from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.terms import apply, maximum
 from weft.codegen.lowering.views import normalize_dim
 from weft.codegen.targets import COMBINES
-from weft.codegen.values import Computed, Emitter, Formula, Index, Shape, Value, strided_index
+from weft.codegen.values import Computed, Emitter, Formula, Value, strided_index
 from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.algebra.layout import row_major
+from weft.shapes.algebra.views import Index, Shape
 
 aten = torch.ops.aten
 

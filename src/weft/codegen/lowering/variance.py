@@ -33,11 +33,12 @@ from weft.codegen.lowering.reductions import (
 )
 from weft.codegen.lowering.registry import Body, LoweringContext, lowering
 from weft.codegen.lowering.terms import Term, fma, maximum, same, sqrt, square
-from weft.codegen.lowering.views import Permute, reshaped
+from weft.codegen.lowering.views import reshaped
 from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS, wanted_pieces
-from weft.codegen.values import Shape, Strided, Value
+from weft.codegen.values import Strided, Value
 from weft.shapes.algebra.expr import Expr, IntExpr
 from weft.shapes.algebra.layout import row_major
+from weft.shapes.algebra.views import Permute, Shape
 
 aten = torch.ops.aten
 

@@ -28,10 +28,10 @@ from weft.codegen.lowering.registry import (
     in_channels_last,
     lowering,
 )
-from weft.codegen.lowering.views import flatten_index
-from weft.codegen.values import Computed, Emitter, Index, Shape, Value, strided_index
+from weft.codegen.values import Computed, Emitter, Value, strided_index
 from weft.shapes.algebra.expr import IntExpr
 from weft.shapes.algebra.layout import channels_last, row_major
+from weft.shapes.algebra.views import Index, Shape, flatten_index
 
 aten = torch.ops.aten
 

@@ -66,6 +66,18 @@ def has_strides(sizes: Sequence[object], strides: Sequence[object], wanted: Sequ
         for n, stride, want in zip(sizes, strides, wanted, strict=True))
 
 
+def is_row_major(sizes: Sequence[object], strides: Sequence[object]) -> bool:
+    """Whether the strides are known to be those of contiguous memory; dimensions of one element may
+    have any."""
+    step: Any = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if not eq_known(size, 1):
+            if not eq_known(stride, step):
+                return False
+            step = step * size
+    return True
+
+
 def permuted_row_major(sizes: Sequence[object], strides: Sequence[object]) -> bool:
     """Whether the strides are those of row-major memory in another order: no gaps, no overlap."""
     step: Any = 1

@@ -28,6 +28,7 @@ import torch
 
 from weft._torch import OpOverload, no_modes
 from weft.shapes.algebra.layout import suggests_channels_last
+from weft.shapes.algebra.views import Permute
 from weft.shapes.symnode import is_hinted
 
 aten = torch.ops.aten
@@ -212,9 +213,8 @@ def _spectrum(
     of the input."""
     strides = x.stride()
     order = sorted(range(x.dim()), key=lambda d: (d in dims, d in ends, -strides[d]))
-    back = [order.index(d) for d in range(x.dim())]
     laid_out = cast(result.permute(order), memory_format=torch.contiguous_format)
-    return laid_out.permute(back)
+    return laid_out.permute(Permute(tuple(order)).inverse().order)
 
 
 def _suggested_format(x: torch.Tensor) -> torch.memory_format:

@@ -24,7 +24,13 @@ from weft._torch import FakeTensor, OpOverload
 from weft.arity import arity
 from weft.shapes.algebra.bounds import lower_bound
 from weft.shapes.algebra.expr import Expr, IntExpr, floor_div, symbol_of
-from weft.shapes.algebra.layout import channels_last, dense_strides, row_major
+from weft.shapes.algebra.layout import (
+    channels_last,
+    dense_strides,
+    is_row_major,
+    permuted_row_major,
+    row_major,
+)
 from weft.shapes.algebra.relation import Condition, eq, ge
 
 if TYPE_CHECKING:
@@ -104,29 +110,6 @@ def all_same(left: Sizes, right: Sizes) -> bool:
     return len(left) == len(right) and all(map(same, left, right))
 
 
-def _is_row_major(sizes: Sizes, strides: Sizes) -> bool:
-    expected: IntExpr = 1
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if not same(size, 1):
-            if not same(stride, expected):
-                return False
-            expected = expected * size
-    return True
-
-
-def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
-    """Whether the dimensions certainly leave no gaps in some order."""
-    rest = [pair for pair in zip(sizes, strides, strict=True) if not same(pair[0], 1)]
-    expected: IntExpr = 1
-    while rest:
-        size = next((n for n, step in rest if same(step, expected)), 1)
-        if not at_least(size, 2):
-            return False
-        rest.remove((size, expected))
-        expected = expected * size
-    return True
-
-
 def guarded(condition: Condition) -> bool:
     """Whether the condition holds in this call. Unless that is known for all calls, a guard
     requires it, as PyTorch's rule would."""
@@ -176,6 +159,11 @@ def _broadcast(shapes: Sequence[Sizes], loose: bool = False) -> Sizes:
     return tuple(result)
 
 
+def _are_ones_known(sizes: Sizes) -> bool:
+    """Whether it is known of each size whether it is 1."""
+    return all(same(n, 1) or at_least(n, 2) for n in sizes)
+
+
 def nonempty(sizes: Sequence[IntExpr]) -> bool:
     return not any(same(size, 0) for size in sizes)
 
@@ -213,13 +201,12 @@ def _iterated_layout(sizes: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> S
     """The strides of an elementwise result of operands with these sizes and strides."""
     first = operands[0][1]
     alike = all(all_same(shape, sizes) for shape, _ in operands)
-    if alike and all(_is_row_major(*operand) for operand in operands):
+    if alike and all(is_row_major(*operand) for operand in operands):
         return row_major(sizes)
     if not alike and all(all_same(strides, row_major(shape)) for shape, strides in operands):
         return row_major(sizes)
-    # Which operands are dense depends on which sizes are 1.
-    require(all(same(n, 1) or at_least(n, 2) for n in sizes))
-    if alike and _is_dense(sizes, first) and all(all_same(t, first) for _, t in operands):
+    require(_are_ones_known(sizes))  # they decide which operands are dense
+    if alike and permuted_row_major(sizes, first) and all(all_same(t, first) for _, t in operands):
         require(len(sizes) < 4 or 1 not in sizes or all_same(first, channels_last(sizes)))
         return first
     return _nested(sizes, [_broadcast_strides(sizes, *operand) for operand in operands])
@@ -508,7 +495,7 @@ def _layer_norm(
     sizes, count = sizes_of(x), len(normalized)
     inner = values_of(normalized)
     require(0 < count <= len(sizes) and all_same(sizes[-count:], inner) and nonempty(sizes))
-    require(_is_row_major(sizes, strides_of(x)))
+    require(is_row_major(sizes, strides_of(x)))
     statistics = (*sizes[:-count], *[1] * count)
     return [
         Result(shape, row_major(shape), x.dtype, x.fake_device)
@@ -530,7 +517,7 @@ def _reduction(x: Any, dims: Any, keep: object = False, /) -> list[Result]:
     require(type(x) is FakeTensor)
     sizes = sizes_of(x)
     require(x.dtype.is_floating_point and isinstance(dims, list | tuple) and len(dims) > 0)
-    require(nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
+    require(nonempty(sizes) and is_row_major(sizes, strides_of(x)))
     require(all(-len(sizes) <= d < len(sizes) for d in dims))
     gone = {d % len(sizes) for d in dims}
     require(len(gone) == len(dims))
@@ -557,7 +544,8 @@ def _copy(
     if memory_format is torch.contiguous_format:
         strides = row_major(sizes)
     else:
-        require(_is_row_major(sizes, strides) or _is_dense(sizes, strides))
+        require(is_row_major(sizes, strides) or (
+            _are_ones_known(sizes) and permuted_row_major(sizes, strides)))
     return [Result(sizes, strides, dtype or x.dtype, x.fake_device)]
 
 
@@ -651,7 +639,7 @@ def _unless_gpus_differ(rule: Rule) -> Rule:
     def restricted(image: Any, /, *options: object) -> list[Result]:
         require(type(image) is FakeTensor)
         require(image.fake_device.type == "cpu"
-                or _is_row_major(sizes_of(image), strides_of(image)))
+                or is_row_major(sizes_of(image), strides_of(image)))
         return rule(image, *options)
 
     return restricted
@@ -663,7 +651,7 @@ def _image(image: FakeTensor, wanted: Sequence[object]) -> list[Result]:
     sizes, before, strides = values_of(wanted), sizes_of(image), strides_of(image)
     require(len(sizes) == len(before) >= 3)
     require(all(guarded(ge(n, 1)) for n in (*before[1:], *sizes[1:])))
-    if _is_row_major(before, strides):
+    if is_row_major(before, strides):
         layout = row_major(sizes)
     else:
         require(guarded(ge(before[0], 1)))
@@ -696,7 +684,7 @@ def _margin_gradient(gradient: object, x: Any, /, *options: object) -> list[Resu
     """The gradient of the input, row-major."""
     require(type(x) is FakeTensor and x.dtype in _REAL)
     sizes = sizes_of(x)
-    require(nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
+    require(nonempty(sizes) and is_row_major(sizes, strides_of(x)))
     return [Result(sizes, row_major(sizes), x.dtype, x.fake_device)]
 
 

@@ -20,7 +20,8 @@ from weft.capture.library.functions.functions import rule
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue, operand
 from weft.capture.library.standard import library_polyfills
 from weft.capture.library.tensors.tensor import TensorValue, record
-from weft.shapes.symnode import is_channels_last, is_hinted
+from weft.shapes.symnode import is_hinted
+from weft.shapes.tensor_layouts import is_channels_last
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
