@@ -54,7 +54,9 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return _is_contiguous([tensor.size(d) for d in order], [tensor.stride(d) for d in order])
 
 
-def _is_contiguous(size: Sequence[int | torch.SymInt], stride: Sequence[int | torch.SymInt]) -> bool:
+def _is_contiguous(
+    size: Sequence[int | torch.SymInt], stride: Sequence[int | torch.SymInt]
+) -> bool:
     symbolic = next((n for n in (*size, *stride) if isinstance(n, torch.SymInt)), None)
     condition = layout.is_contiguous([expr_of(n) for n in size], [expr_of(n) for n in stride])
     if symbolic is None or isinstance(condition, bool):

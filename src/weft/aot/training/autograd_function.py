@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from types import GeneratorType
 from typing import Any
 
 import torch
@@ -32,13 +31,14 @@ from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.late_reads import all_hold
 from weft.aot.runtime_wrapper import bases
 from weft.aot.training.backward_code import backward_of
-from weft.aot.training.backward_stages import Gradients, join_stages, linked_call
+from weft.aot.training.backward_stages import Gradients, is_linked, join_stages, linked_call
 from weft.aot.training.backwards import Indices
 from weft.aot.training.forward_code import forward_of
 from weft.aot.training.forward_inputs import DoubleBackwardError
 from weft.aot.training.function_spec import FunctionSpec
 from weft.aot.training.independent import Groups
 from weft.aot.training.layers import Layer, Layers, Watch, is_cut_now, layering, note_hook
+from weft.aot.training.node_forms import LINKED, PART, WHOLE, NodeForm
 from weft.aot.training.replaced_inputs import Reads, fits_kernels
 from weft.aot.training.saved_values import drop
 from weft.aot.training.tangents import TangentLayout
@@ -49,19 +49,19 @@ from weft.shapes.fakes.wrappers import is_wrapper
 def make_function(spec: FunctionSpec) -> Boxed:
     """A boxed callable that computes the values, differentiably."""
     call = _at_once(spec)
-    if spec.parts:
+    if spec.nodes.parts:
         return _in_parts(spec, call)
-    return call if spec.watched is None else _linking(spec, call, spec.watched)
+    return call if spec.nodes.watched is None else _linking(spec, call, spec.nodes.watched)
 
 
 def make_layers(spec: FunctionSpec) -> Layers:
     """The further autograd nodes, between values that depend on each other."""
-    return layering(spec.inner, partial(_contributions, spec))
+    return layering(spec.nodes.inner, partial(_contributions, spec))
 
 
 def _at_once(spec: FunctionSpec) -> Boxed:
     """The callable with one autograd node."""
-    function = _function_class(spec)
+    function = _function_class(spec, WHOLE)
     general = function.apply
     # `apply` without the part for torch.func, which takes a microsecond.
     plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
@@ -78,9 +78,9 @@ def _at_once(spec: FunctionSpec) -> Boxed:
 
 def _in_parts(spec: FunctionSpec, at_once: Boxed) -> Boxed:
     """`at_once`, but with a node for each part."""
-    functions = [_function_class(part, "part") for part in spec.parts]
+    functions = [_function_class(part, PART) for part in spec.nodes.parts]
     steps = [(part, super(torch.autograd.Function, function).apply)  # type: ignore[misc]
-             for part, function in zip(spec.parts, functions, strict=True)]
+             for part, function in zip(spec.nodes.parts, functions, strict=True)]
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         if are_functorch_transforms_active():
@@ -100,7 +100,7 @@ def _in_parts(spec: FunctionSpec, at_once: Boxed) -> Boxed:
 
 def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
     """`at_once`, but with a node for each stage if gradients are added up anyway."""
-    function = _function_class(spec, "linked")
+    function = _function_class(spec, LINKED)
     first = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     gradients = spec.gradients
     stages = [[gradients.inputs[k] for k in stage] for stage in gradients.backwards.stages]
@@ -116,11 +116,9 @@ def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
     return call
 
 
-def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.Function]:
-    """A subclass of `torch.autograd.Function` for one compiled graph.
+def _function_class(spec: FunctionSpec, form: NodeForm) -> type[torch.autograd.Function]:
+    """A subclass of `torch.autograd.Function` for one compiled graph."""
 
-    form "linked": gradients of later stages belong to nodes behind it; "part": as in `forward_of`.
-    """
     class CompiledFunction(torch.autograd.Function):
         """Compiled forward and backward."""
 
@@ -135,31 +133,17 @@ def _function_class(spec: FunctionSpec, form: str = "") -> type[torch.autograd.F
     return CompiledFunction
 
 
-def _backward(spec: FunctionSpec, form: str, ctx: Any, grads: Sequence[object]) -> object:
+def _backward(spec: FunctionSpec, form: NodeForm, ctx: Any, own: Sequence[object]) -> object:
     """The gradients of a function's inputs, for any run of the autograd engine."""
-    linked = form == "linked"
-    if form == "part":
-        grads = _by_value(spec, grads)
+    grads = form.tangents(spec, own)
     present = _present(grads, spec.layouts)
-    if spec.inner.layers and is_cut_now(ctx, partial(spec.gradients.is_plain, ctx)):
+    gradients: Gradients | Iterator[Gradients]
+    if spec.nodes.inner.layers and is_cut_now(ctx, partial(spec.gradients.is_plain, ctx)):
         present = None if present is None else present | ctx.watch.present
         gradients = _last_gradients(spec, ctx, grads, present)
     else:
-        gradients = _gradients(spec, ctx, grads, present, linked)
-    if linked:
-        ctx.pieces.begin(spec.gradients.by_stage(gradients, present))
-        return (None, None, *ctx.pieces.next(), ctx.link)
-    if isinstance(gradients, GeneratorType):  # `Iterator` takes five times as long
-        with no_autocast():
-            gradients = join_stages(spec.gradients.backwards.stages, gradients)
-    placed = spec.gradients.placed(gradients, present)  # type: ignore[arg-type]
-    return (None, *placed) if form == "part" else placed
-
-
-def _by_value(spec: FunctionSpec, own: Sequence[object]) -> tuple[object, ...]:
-    """The tangents of a part's values at the places of all values."""
-    tangents = dict(zip(spec.layouts, own, strict=True))
-    return tuple([tangents.get(k) for k in range(spec.outputs.n_values)])
+        gradients = _gradients(spec, ctx, grads, present, form.is_linked)
+    return form.returned(spec, ctx, gradients, present)
 
 
 def _gradients(
@@ -213,7 +197,7 @@ def _contributions(
         if k in present:
             grads[k] = spec.layouts[k].fit_own(tangents, i)
     watch.present |= present
-    inner, first = spec.inner, len(spec.gradients.inputs)
+    inner, first = spec.nodes.inner, len(spec.gradients.inputs)
     at = [inner.results.index(k) for k in layer.reads]
     read = [None if inner.readers[i].isdisjoint(present) else first + i for i in at]
     results = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, [k for k in read if k is not None])
@@ -243,12 +227,12 @@ def _cut_gradients(
 ) -> Gradients:
     """The gradients of inputs, and at the positions `read` of inner values, where gradients end at
     inner values."""
-    wanted = spec.gradients.wanted(ctx, hasattr(ctx, "pieces"))
+    wanted = spec.gradients.wanted(ctx, is_linked(ctx))
     inputs = range(len(spec.gradients.inputs)) if wanted is None else wanted
     wanted = frozenset((*inputs, *read))
     present = frozenset(k for k in spec.layouts if grads[k] is not None)
     if not present:
-        return [None] * (len(spec.gradients.inputs) + len(spec.inner.results))
+        return [None] * (len(spec.gradients.inputs) + len(spec.nodes.inner.results))
     if torch.is_grad_enabled() or _are_batched(grads, spec.layouts):
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=True)
     return _computed(  # type: ignore[return-value]  # at once, not in stages
@@ -271,7 +255,7 @@ def _computed(
     by_aten = _take_replaced(spec, saved, replaced)
     by_aten |= any(is_wrapper(type(grads[k])) for k in spec.layouts)
     run = (backwards.by_aten if by_aten else backwards.of)(present, wanted)
-    if spec.groups:
+    if spec.nodes.groups:
         _check_versions(ctx, saved, run.reads)
     if run.is_other:
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
@@ -342,7 +326,8 @@ def _present(grads: Sequence[object], layouts: dict[int, TangentLayout]) -> Indi
 
 def _saved(spec: FunctionSpec, ctx: Any, present: Indices | None) -> list[torch.Tensor]:
     """The saved tensors, for a backward with tangents of the values `present` (None: all)."""
-    return _still_saved(ctx, spec.groups, present) if spec.groups else [*ctx.saved_tensors]
+    groups = spec.nodes.groups
+    return _still_saved(ctx, groups, present) if groups else [*ctx.saved_tensors]
 
 
 def _still_saved(ctx: Any, groups: Groups, present: Indices | None) -> list[torch.Tensor]:
@@ -392,7 +377,8 @@ def _mixes(spec: FunctionSpec, present: Indices) -> bool:
 
     Zeros instead of an absent tangent do not stay zeros behind an infinite derivative.
     """
-    return bool(spec.groups) and any(v & present and v - present for v in spec.gradients.depends_on)
+    return bool(spec.nodes.groups) and any(
+        v & present and v - present for v in spec.gradients.depends_on)
 
 
 def _differentiably(
@@ -400,7 +386,7 @@ def _differentiably(
     *, is_cut: bool = False,
 ) -> Gradients:
     """The gradients computed through autograd, for the original inputs."""
-    if spec.groups:
+    if spec.nodes.groups:
         _check_versions(ctx, saved, range(len(spec.inputs.saved)))
     inputs = spec.inputs.found_again(ctx, saved)
     by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()

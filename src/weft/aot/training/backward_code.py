@@ -35,19 +35,20 @@ from weft._torch import (
 )
 from weft.aot.late_reads import all_hold
 from weft.aot.training.function_spec import FunctionSpec
+from weft.aot.training.node_forms import WHOLE, NodeForm
 from weft.aot.training.tangents import TangentLayout
 from weft.runtime.generated_code import load
 
 General = Callable[[Any, Sequence[Any]], Any]
 
 
-def backward_of(spec: FunctionSpec, form: str, general: General) -> Callable[..., object]:
+def backward_of(spec: FunctionSpec, form: NodeForm, general: General) -> Callable[..., object]:
     """The function's backward: ordinary runs at once, others by `general(ctx, tangents)`.
 
-    Graphs whose backward depends on more than that, and the forms of `forward_of`, have the general
-    one only.
+    Graphs whose backward depends on more than that, and nodes that are not the only one of their
+    graph, have the general one only.
     """
-    if form or spec.inner.layers or spec.groups:
+    if form is not WHOLE or spec.nodes.inner.layers or spec.nodes.groups:
         return lambda ctx, *grads: general(ctx, grads)
     scope: dict[str, Any] = {
         "general": general, "compiled": spec.gradients.backwards.compiled, "ALL": (None, None),

@@ -106,6 +106,11 @@ def linked_call(
     return values
 
 
+def is_linked(ctx: object) -> bool:
+    """Whether an autograd node is the first of linked ones."""
+    return hasattr(ctx, "pieces")
+
+
 def nodes_of(following: Sequence[Any], stages: Stages) -> list[object]:
     """The nodes behind those that `linked_call` made, for each gradient.
 

@@ -27,25 +27,20 @@ from weft.aot.operators import random_devices
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
 from weft.aot.runtime_wrapper import wrap
-from weft.aot.tracing.arrivals import may_get_none, reached
+from weft.aot.tracing.arrivals import may_get_none
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.autograd_function import make_function, make_layers
-from weft.aot.training.backward_stages import Stages, stages_of
-from weft.aot.training.backwards import Backwards, Indices, with_tangents_of
+from weft.aot.training.backward_stages import stages_of
+from weft.aot.training.backwards import Backwards
 from weft.aot.training.differentiable_backward import is_differentiable
 from weft.aot.training.double_backward import DoubleBackward
 from weft.aot.training.forward_inputs import ForwardInputs
-from weft.aot.training.function_spec import ForwardOutputs, FunctionSpec
+from weft.aot.training.function_spec import ForwardOutputs, FunctionSpec, NodePlan
 from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.joint import JointGraph
-from weft.aot.training.layers import (
-    Inner,
-    cut_at,
-    inner_results,
-    splits_users_code,
-    without_inner,
-)
+from weft.aot.training.layers import cut_at, without_inner
 from weft.aot.training.memory_budget import numel
+from weft.aot.training.node_plan import between_results, watched_leaf, with_parts
 from weft.aot.training.partition import Partition, partition
 from weft.aot.training.replaced_inputs import (
     Reads,
@@ -55,7 +50,6 @@ from weft.aot.training.replaced_inputs import (
 )
 from weft.aot.training.requests import Requests
 from weft.aot.training.tangents import TangentLayout
-from weft.aot.views import Unsupported
 from weft.compiling import compiling
 from weft.diagnostics import events
 from weft.graph_call import GraphCall
@@ -96,7 +90,7 @@ def compile_joint(
     inputs = _forward_inputs(tracer, traced, parts, leaves, *needed, in_eager, stale, of_saved)
     redo = DoubleBackward(
         gm, traced, joint.gradient_inputs, joint.inner, stale.difference(inputs.copied))
-    inner = _inner_results(traced, joint, parts.backward)
+    inner = between_results(traced, joint, parts.backward)
     forward = compiler(finish(aten_graph.make(parts.forward), asserts=traced.hand_asserts()))
     kept = [i in leaves for i in joint.gradient_inputs]
     backwards = _backwards(traced, joint, parts.backward, kept, compiler)
@@ -108,18 +102,16 @@ def compile_joint(
         layouts=_tangent_layouts(joint),
         gradients=_input_gradients(tracer, joint, joint_gm.graph, kept, backwards, parts.backward),
         detached_inputs=tuple(sorted(detached)),
-        watched=_watched(backwards.stages, joint.gradient_inputs, leaves),
-        inner=inner,
-        groups=joint.groups,
-        parts=(),
+        nodes=NodePlan(
+            inner, joint.groups,
+            watched=watched_leaf(backwards.stages, joint.gradient_inputs, leaves)),
         random_devices=random_devices(parts.forward),
         late=redo.late,
         differentiable=_is_differentiable(traced, joint, parts),
         droppable=_droppable(traced, joint, parts, inputs),
         redo=redo,
     )
-    if not inner.layers and _reaches_too_much(function, leaves):
-        function = replace(function, parts=tuple(_part(function, g) for g in joint.groups))
+    function = with_parts(function, leaves)
     _protect_hooks(tracer, function, leaves)
     call = wrap(traced, make_function(function), run_instead(gm), layers=make_layers(function))
     return call if torch.is_grad_enabled() else _with_gradients(call)
@@ -131,41 +123,6 @@ def _protect_hooks(tracer: Tracer, spec: FunctionSpec, leaves: set[int]) -> None
     for i, values in zip(spec.gradients.inputs, spec.gradients.depends_on, strict=True):
         if i in leaves and not values >= spec.layouts.keys():
             call_hooks_for_gradients(tensors[i])
-
-
-def _reaches_too_much(spec: FunctionSpec, leaves: set[int]) -> bool:
-    """Whether a backward of one group would also run what is behind inputs of others."""
-    return any(
-        i not in leaves and any(values.isdisjoint(group) for group in spec.groups)
-        for i, values in zip(spec.gradients.inputs, spec.gradients.depends_on, strict=True)
-    )
-
-
-def _part(spec: FunctionSpec, values: Indices) -> FunctionSpec:
-    """The description of a node for one group of values, behind the graph's forward."""
-    whole = spec.gradients.backwards
-    graph = with_tangents_of(whole.graph, whole.tangents, values)
-    saved = [n for n in graph.nodes if n.op == "placeholder"][len(spec.inputs.saved) :]
-    is_reached = [not reaching.isdisjoint(values) for reaching in spec.gradients.depends_on]
-    others = [i for i, is_own in zip(spec.gradients.inputs, is_reached, strict=True)
-              if not is_own]
-    if others and not any(is_reached):
-        del others[0]  # the values require gradients all the same, as in eager
-    leaf = spec.gradients.requests.leaf
-    return replace(
-        spec,
-        gradients=replace(
-            spec.gradients,
-            backwards=Backwards(
-                graph, [k for k in whole.tangents if k in values], whole.stages, whole.compiler),
-            requests=Requests(leaf if leaf is not None and is_reached[leaf] else None),
-        ),
-        layouts={k: layout for k, layout in spec.layouts.items() if k in values},
-        outputs=replace(spec.outputs, saved=tuple(
-            k if n.users else -1 for k, n in zip(spec.outputs.saved, saved, strict=False))),
-        detached_inputs=(*spec.detached_inputs, *others),
-        groups=(),
-    )
 
 
 def _input_gradients(
@@ -192,23 +149,7 @@ def _backwards(
     at_once = bool(joint.groups or traced.mutated)
     backward = without_inner(graph, joint.tangent_values, joint.inner)
     stages = (tuple(range(len(of_leaves))),) if at_once else stages_of(backward, of_leaves)
-    return Backwards(backward, _values(joint), stages, compiler)
-
-
-def _values(joint: JointGraph) -> list[int]:
-    """The differentiable values."""
-    return [k for k in joint.tangent_values if k >= 0]
-
-
-def _inner_results(traced: Traced, joint: JointGraph, backward: Graph) -> Inner:
-    outputs = traced.outputs
-    views = {k: outputs[~k].index for k in joint.inner if k < 0 and outputs[~k].kind == "value"}
-    inner = inner_results(backward, joint.tangent_values, joint.inner, views)
-    if inner.layers and backward.find_nodes(op="call_function", target=reached) and (
-            splits_users_code(cut_at(backward, joint.tangent_values, joint.inner),
-                              _values(joint), inner.layers)):
-        raise Unsupported("a user's backward or hook behind several results")
-    return inner
+    return Backwards(backward, joint.values, stages, compiler)
 
 
 def _cut_backwards(backwards: Backwards, graph: Graph, joint: JointGraph) -> Backwards:
@@ -218,12 +159,6 @@ def _cut_backwards(backwards: Backwards, graph: Graph, joint: JointGraph) -> Bac
     at_once = (tuple(range(len(results_of(cut)))),)
     patterns = backwards.patterns + 2 * len(backwards.tangents)
     return Backwards(cut, backwards.tangents, at_once, backwards.compiler, patterns=patterns)
-
-
-def _watched(stages: Stages, inputs: list[int], leaves: set[int]) -> int | None:
-    """A leaf input whose `.grad` tells whether gradients are accumulated, if there are several
-    stages."""
-    return next((i for i in inputs if i in leaves), None) if len(stages) > 1 else None
 
 
 def _with_gradients(graph: GraphCall) -> GraphCall:
@@ -249,7 +184,7 @@ def _leaf_inputs(tracer: Tracer) -> set[int]:
 def _tangent_layouts(joint: JointGraph) -> dict[int, TangentLayout]:
     """The layouts of the tangents of the differentiable values."""
     values = [n.meta["val"] for n in joint.tangents]
-    return {k: TangentLayout.of(v) for k, v in zip(_values(joint), values, strict=False)}
+    return {k: TangentLayout.of(v) for k, v in zip(joint.values, values, strict=False)}
 
 
 def _needed_inputs(
@@ -277,7 +212,7 @@ def _is_differentiable(traced: Traced, joint: JointGraph, parts: Partition) -> b
     """Whether autograd can differentiate the backward itself."""
     others = {*range(len(traced.mutated)), *_views(parts)}
     return not joint.inner and is_differentiable(
-        parts, joint.gradient_inputs, {*_values(joint)} - others)
+        parts, joint.gradient_inputs, {*joint.values} - others)
 
 
 def _droppable(

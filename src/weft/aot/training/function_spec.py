@@ -38,6 +38,19 @@ class ForwardOutputs:
 
 @final
 @dataclass(frozen=True, slots=True)
+class NodePlan:
+    """The autograd nodes around a compiled graph (docs/architecture/training.md)."""
+
+    inner: Inner = Inner()  # noqa: RUF009  frozen: values that others depend on, with nodes between
+    groups: Groups = ()  # values with independent backwards; () if there is one group
+    parts: tuple[FunctionSpec, ...] = ()  # a node for each group, if one for all reaches too much
+    watched: int | None = None
+    """A leaf input, if there are several stages: its `.grad` tells if gradients are added up, for
+    which each stage has a node."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class FunctionSpec:
     """The description of a compiled forward and backward."""
 
@@ -48,10 +61,7 @@ class FunctionSpec:
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
     gradients: InputGradients
     detached_inputs: tuple[int, ...]  # they require gradients and get none
-    watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
-    inner: Inner  # values that other values depend on
-    groups: Groups  # values with independent backwards; () if there is one group
-    parts: tuple[FunctionSpec, ...]  # a node for each group, if one for all would reach too much
+    nodes: NodePlan
     random_devices: frozenset[torch.device]  # devices whose generators the forward uses
     late: tuple[LateReads, ...]  # what users' functions read in the backward
     differentiable: bool  # autograd can differentiate the backward itself

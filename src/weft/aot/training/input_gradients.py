@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from weft.aot.training.backward_stages import Gradients, in_stages, nodes_of
+from weft.aot.training.backward_stages import Gradients, in_stages, is_linked, nodes_of
 from weft.aot.training.backwards import Backwards, Indices
 from weft.aot.training.requests import Requests
 
@@ -45,7 +45,7 @@ class InputGradients:
 
     def is_plain(self, ctx: object) -> bool:
         """Whether it is certain that a plain `backward()` runs, which returns no gradients."""
-        return self.requests.is_plain(*self._nodes_behind(ctx, hasattr(ctx, "pieces")))
+        return self.requests.is_plain(*self._nodes_behind(ctx, is_linked(ctx)))
 
     def _nodes_behind(self, ctx: Any, linked: bool) -> tuple[Any, Sequence[int]]:
         """The autograd nodes that a compiled function leads to; of each gradient, the one it goes

@@ -55,6 +55,11 @@ class JointGraph:
     """What the caller gets and values depend on: values, by index, or `~k` for output k, a view of
     a value or an input that the wrapper makes. (Tangents of views come with those of values.)"""
 
+    @property
+    def values(self) -> list[int]:
+        """The differentiable values."""
+        return [k for k in self.tangent_values if k >= 0]
+
 
 def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     """Record the backward of `traced` and close its graph; None if nothing needs a gradient."""
