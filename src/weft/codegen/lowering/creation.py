@@ -19,7 +19,7 @@ from weft.codegen.lowering.registry import (
     lowering,
     number_value,
 )
-from weft.codegen.lowering.terms import same
+from weft.codegen.lowering.terms import unchanged
 from weft.codegen.values import Emitter, Value
 from weft.shapes.algebra.expr import Expr, IntExpr
 from weft.shapes.algebra.views import Index
@@ -34,7 +34,7 @@ def constant(cx: LoweringContext, number: object) -> Value:
         return cx.lazy(cx.shape, cx.dtype, lambda em, index: em.number(number, scalar))
     number = number_value(cx, number)
     if isinstance(number, Value):
-        return cx.pointwise(same, number, cost=0)
+        return cx.pointwise(unchanged, number, cost=0)
     if not isinstance(number, (int, float, bool)):
         raise NotLowered(f"constant {number!r}")
     return cx.lazy(

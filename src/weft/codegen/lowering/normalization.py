@@ -20,7 +20,7 @@ from weft.codegen.lowering.registry import (
     is_channels_last,
     lowering,
 )
-from weft.codegen.lowering.terms import Term, exp, log, rsqrt, same, square
+from weft.codegen.lowering.terms import Term, exp, log, rsqrt, square, unchanged
 from weft.codegen.lowering.variance import variance
 from weft.codegen.lowering.views import normalize_dim, reshaped
 from weft.codegen.values import Value
@@ -107,7 +107,7 @@ def _like(cx: LoweringContext, position: int, x: Value) -> Value:
     """A statistic in the shape and type of the node's result number `position`."""
     shape, dtype = cx.shapes[position], cx.dtypes[position]
     shaped = reshaped(x, shape)
-    return cx.pointwise(same, shaped, shape=shape, dtype=dtype, cost=0)
+    return cx.pointwise(unchanged, shaped, shape=shape, dtype=dtype, cost=0)
 
 
 @lowering(aten.native_layer_norm.default)
@@ -122,7 +122,7 @@ def layer_norm(
     wide = compute_dtype(x.dtype)
     scaled, average, inverse = _normalize(cx, x, axes, eps, wide)
     shaped = _affine(cx, scaled, weight, bias, wide)
-    result = cx.pointwise(same, shaped, compute=wide, cost=0)
+    result = cx.pointwise(unchanged, shaped, compute=wide, cost=0)
     return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
 
 
@@ -143,7 +143,7 @@ def group_norm(
     ]
     affine = _affine(cx, scaled, shaped[0], shaped[1], wide)
     back = reshaped(affine, x.shape)
-    result = cx.pointwise(same, back, compute=wide, cost=0)
+    result = cx.pointwise(unchanged, back, compute=wide, cost=0)
     return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
 
 
@@ -166,7 +166,7 @@ def _group_norm_of_channels(
     inverse = _inverse_deviation(cx, mean_value(cx, spread, (2,), True, wide), eps, wide)
     columns: Shape = (1, groups, c // groups)
     gain, lift = (v and reshaped(v, columns) for v in (weight, bias))
-    factor = _affine(cx, cx.pointwise(same, inverse, dtype=wide, shape=grouped), gain,
+    factor = _affine(cx, cx.pointwise(unchanged, inverse, dtype=wide, shape=grouped), gain,
                      None, wide)
     factor.realize()
     term = _affine(cx, cx.pointwise(lambda m, f: -(m * f), mean, factor,
@@ -198,7 +198,7 @@ def batch_norm_inference(
     assert operands[2] is not None and operands[3] is not None
     scaled = cx.pointwise(body, x, operands[2], operands[3], eps, dtype=wide, shape=x.shape, cost=4)
     affine = _affine(cx, scaled, operands[0], operands[1], wide)
-    result = cx.pointwise(same, affine, compute=wide, cost=0)
+    result = cx.pointwise(unchanged, affine, compute=wide, cost=0)
     return [result, *_inference_statistics(cx, mean, var, eps)]
 
 
@@ -206,7 +206,7 @@ def _inference_statistics(cx: LoweringContext, mean: Value, var: Value, eps: flo
     """The statistics that were used, as GPU kernels return them; those of CPUs are empty."""
     inverse = _inverse_deviation(cx, var, eps, compute_dtype(var.dtype))
     statistics = zip((mean, inverse), cx.shapes[1:], cx.dtypes[1:], strict=True)
-    return [cx.pointwise(same, value, shape=shape, dtype=dtype, cost=0)
+    return [cx.pointwise(unchanged, value, shape=shape, dtype=dtype, cost=0)
             if value.shape == shape else cx.lazy(shape, dtype, lambda em, _: em.const(0, "f32"))
             for value, shape, dtype in statistics]
 

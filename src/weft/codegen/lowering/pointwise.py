@@ -46,13 +46,13 @@ from weft.codegen.lowering.terms import (
     normal_cdf,
     reciprocal,
     rsqrt,
-    same,
     scalar,
     sigmoid,
     sqrt,
     square,
     tanh,
     trunc,
+    unchanged,
     where,
 )
 from weft.codegen.values import Emitter, Value
@@ -186,7 +186,7 @@ def power(x: Term, y: Term) -> Term:
 
 
 _POWERS: Final[dict[Any, Body]] = {
-    1: same,
+    1: unchanged,
     2: square,
     3: lambda x: x * x * x,
     4: lambda x: square(square(x)),
@@ -384,7 +384,7 @@ def _scaled(cx: LoweringContext, alpha: object) -> Body:
     if isinstance(number, Value):
         return lambda x: x * Term(x.em, number.at(x.em, ())).cast(x.dtype)
     if isinstance(alpha, (int, float)) and alpha == 1:
-        return same
+        return unchanged
     return lambda x: x * alpha if isinstance(alpha, Expr) else _multiply(x, x.number(alpha))
 
 
@@ -487,8 +487,8 @@ def shift(cx: LoweringContext, x: Value, count: Any) -> Value:
 
 def select_by(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
     """condition ? x : y in the node's type."""
-    picks = cx.pointwise(same, x), cx.pointwise(same, y)
-    at = cx.pointwise(same, condition, dtype=torch.bool)
+    picks = cx.pointwise(unchanged, x), cx.pointwise(unchanged, y)
+    at = cx.pointwise(unchanged, condition, dtype=torch.bool)
 
     def formula(em: Emitter, index: Any) -> Node:
         return em.op("where", at.at(em, index), picks[0].at(em, index), picks[1].at(em, index))
@@ -509,7 +509,7 @@ def clamp(
     low, high = named.get("min", low), named.get("max", high)
     if cx.target is aten.hardtanh.default:
         low, high = -1.0 if low is None else low, 1.0 if high is None else high
-    result = cx.pointwise(same, x, cost=0)
+    result = cx.pointwise(unchanged, x, cost=0)
     if low is not None:
         result = _bounded(cx, "maximum", result, low)
     return result if high is None else _bounded(cx, "minimum", result, high)
@@ -641,7 +641,7 @@ def convert(cx: LoweringContext, x: Value, dtype: torch.dtype) -> Value:
 
 def _rounding_to(dtype: DType) -> Body:
     if dtype not in HALF_TYPES:
-        return same
+        return unchanged
     return lambda u: apply(f"round_{dtype}", u.cast("f32"))
 
 
@@ -652,5 +652,5 @@ def clone(cx: LoweringContext, x: Value, *, memory_format: object = None) -> Val
 
 @lowering(aten.copy.default)
 def copy(cx: LoweringContext, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    moved = cx.pointwise(same, source, dtype=source.dtype, cost=0)
+    moved = cx.pointwise(unchanged, source, dtype=source.dtype, cost=0)
     return convert(cx, moved, cx.dtype)

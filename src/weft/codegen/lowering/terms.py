@@ -121,7 +121,7 @@ def scalar(name: str) -> Callable[..., Term]:
     return function
 
 
-def same(x: Term) -> Term:
+def unchanged(x: Term) -> Term:
     """The term itself: a copy, or a conversion."""
     return x
 

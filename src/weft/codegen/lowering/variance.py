@@ -32,7 +32,7 @@ from weft.codegen.lowering.reductions import (
     reduced_shape,
 )
 from weft.codegen.lowering.registry import Body, LoweringContext, lowering
-from weft.codegen.lowering.terms import Term, fma, maximum, same, sqrt, square
+from weft.codegen.lowering.terms import Term, fma, maximum, sqrt, square, unchanged
 from weft.codegen.lowering.views import reshaped
 from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS, wanted_pieces
 from weft.codegen.values import Strided, Value
@@ -218,4 +218,4 @@ def var_mean(
     spread, average = variance(cx, x, axes, _correction(None, correction), keepdim, root, cx.dtype)
     shape = reduced_shape(x.shape, axes, keepdim)
     shaped = average if keepdim else reshaped(average, shape)
-    return [spread, cx.pointwise(same, shaped, shape=shape, cost=0)]
+    return [spread, cx.pointwise(unchanged, shaped, shape=shape, cost=0)]
