@@ -307,6 +307,18 @@ def known_arguments(
     return None if any(o is MISSING for o in (*objects, *named.values())) else (objects, named)
 
 
+def known_objects(
+    tx: Interpreter, args: Sequence[SymbolicValue], function: Any,
+    known: Callable[[Interpreter, SymbolicValue], object] = python_object,
+) -> list[object]:
+    """The objects that `known` finds for the arguments of a function that changes the state of the
+    process; breaks the graph if it finds `MISSING` for one."""
+    objects = [known(tx, arg) for arg in args]
+    if any(o is MISSING for o in objects):
+        raise graph_break("state", f"{function.__name__} of values that are no constants")
+    return objects
+
+
 def evaluate_call(tx: Interpreter, function: Any, args: Sequence[SymbolicValue], kwargs: Kwargs
                   ) -> object:
     """The result of Python's own call of a function, or `MISSING` if an argument is not known."""

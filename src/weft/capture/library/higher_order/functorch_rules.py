@@ -22,9 +22,9 @@ from weft._torch import (
     peek_interpreter_stack,
     set_forward_grad_enabled,
 )
-from weft.capture.core.base import MISSING, SymbolicValue
+from weft.capture.core.base import SymbolicValue
 from weft.capture.core.breaks import graph_break
-from weft.capture.core.constant import NONE, boolean, constant, python_object
+from weft.capture.core.constant import NONE, boolean, constant, known_objects, python_object
 from weft.capture.core.rules import breaking
 from weft.capture.library.containers.sequences import TupleValue
 from weft.capture.library.functions.functions import polyfill, rule
@@ -42,12 +42,10 @@ def _level(function: Any) -> None:
 
     @rule(function)
     def handler(tx: Interpreter, *args: SymbolicValue) -> SymbolicValue:
-        objects = [_plain_or_symbolic(tx, arg) for arg in args]
-        if any(o is MISSING for o in objects):
-            raise graph_break("state", f"{function.__name__} of values that are no constants")
-        known = [arg.proxy(tx) if isinstance(arg, SymbolicNumberValue) else o
-                 for arg, o in zip(args, objects, strict=True)]
-        tx.builder.effect(function, tuple(known), tx.stack())
+        objects = known_objects(tx, args, function, _plain_or_symbolic)
+        recorded = [arg.proxy(tx) if isinstance(arg, SymbolicNumberValue) else o
+                    for arg, o in zip(args, objects, strict=True)]
+        tx.builder.effect(function, tuple(recorded), tx.stack())
         return tx.wrap_new(function(*objects))
 
 

@@ -52,7 +52,7 @@ from weft.capture.core.constant import (
     constant,
     evaluate,
     evaluate_call,
-    python_object,
+    known_objects,
 )
 from weft.capture.core.rules import breaking, passed
 from weft.capture.library.classes.classes import constructor
@@ -137,9 +137,7 @@ def _state_change(function: Any) -> None:
 
     @rule(function)
     def handler(tx: Interpreter, *args: SymbolicValue) -> SymbolicValue:
-        objects = [python_object(tx, a) for a in args]
-        if any(o is MISSING for o in objects):
-            raise graph_break("state", f"{function.__name__} of values that are no constants")
+        objects = known_objects(tx, args, function)
         if function is torch.set_default_dtype:
             check_texts(tx)
         result = evaluate(tx, lambda: function(*objects))
