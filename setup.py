@@ -38,6 +38,7 @@ setup(
             "csrc/guards/dict_versions.c",
             "csrc/guards/guard_memo.c",
             "csrc/frame/code_cache.c",
+            "csrc/frame/on_miss.c",
             "csrc/frame/compiled_function.c",
             "csrc/frame/tail_call.c",
             "csrc/frame/frame_objects.c",

@@ -12,6 +12,7 @@
  *   dict_versions.c      version words of dictionaries
  *   guard_memo.c         memos of walks: values that did not change are not walked again
  *   code_cache.c         Entry {guards, replacement}; the entries of each code object
+ *   on_miss.c            OnMiss: what is asked when no entry fits, and for which settings
  *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
  *   tail_call.c          replacements that end by returning what to call next
  *   frame_objects.c      tracebacks that show the frames of the program
@@ -227,6 +228,7 @@ typedef struct {
     PyObject *guards;
     PyObject *fn;
     PyObject *globals; /* NULL: any */
+    PyObject *owner;   /* the settings that it was compiled with; NULL: any */
     char needs_hook;
     char may_rerun;    /* fn may raise RunEagerly: the frame's arguments are kept until it returned */
     char any_size;
@@ -239,10 +241,11 @@ typedef struct CodeCache {
     PyObject_HEAD
     PyObject *entries; /* tuple: `any_size` last, most recent hit first; replaced, never changed */
     PyObject *code;    /* strong when `owned`, else borrowed */
+    PyObject *frozen;  /* NULL, or the set of owners whose entries are tried, but no more compiled */
+    Py_ssize_t clears; /* how often its entries were forgotten */
     bool owned;        /* by CompiledFunctions */
     bool skip;         /* never try, never compile */
     bool unhooked;     /* skipped, and what it calls too */
-    bool frozen;       /* try, but compile no more */
     struct CodeCache *previous, *next; /* among all that live */
 } CodeCache;
 
@@ -251,9 +254,21 @@ extern PyTypeObject *CodeCache_Type;
 CodeCache *code_cache_find(PyObject *code);  /* borrowed or NULL, never an exception */
 CodeCache *code_cache_get(PyObject *code);   /* borrowed; made when there is none */
 void code_cache_own(CodeCache *cache);       /* a CompiledFunction takes a reference to it */
-bool code_cache_may_compile(const CodeCache *cache);
+bool code_cache_may_compile(const CodeCache *cache, PyObject *owner);
 /* 1: *entry (new reference) and *collected are set; 0: no entry fits; -1: exception. */
-int code_cache_search(CodeCache *cache, const FrameValues *frame, Entry **entry, PyObject **collected);
+int code_cache_search(CodeCache *cache, PyObject *owner, const FrameValues *frame, Entry **entry,
+                      PyObject **collected);
+/* The entries of a code object that one compiled function has used, in the order of trying: what others
+ * add for the same code makes its calls no slower. */
+typedef struct {
+    PyObject *entries; /* tuple, or NULL */
+    Py_ssize_t clears; /* of the CodeCache when they were used */
+} UsedEntries;
+int used_entries_search(UsedEntries *used, const FrameValues *frame, Entry **entry,
+                        PyObject **collected);
+int code_cache_search_others(CodeCache *cache, PyObject *owner, const UsedEntries *used,
+                             const FrameValues *frame, Entry **entry, PyObject **collected);
+int used_entries_add(UsedEntries *used, Entry *entry);
 /* After a miss: call `on_miss` and add its entry. 1, 0 (run eagerly) or -1 as above. */
 int code_cache_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, PyObject *code,
                     const FrameValues *frame, Entry **entry, PyObject **collected);
@@ -293,6 +308,10 @@ PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss
 extern PyTypeObject *Hook_Type;
 extern PyTypeObject *Unhooked_Type;
 
+/* ---- on_miss.c --------------------------------------------------------------------------------- */
+extern PyTypeObject *OnMiss_Type;
+PyObject *on_miss_owner(PyObject *on_miss); /* borrowed: the settings that its entries are for; else None */
+
 /* ---- compiled_function.c ----------------------------------------------------------------------- */
 extern PyTypeObject *CompiledFunction_Type;
 /* Calls one piece; may return a TailCall. `steal`: the argument references are taken if possible. */
@@ -316,6 +335,7 @@ int storage_overlap_init(PyObject *module);
 int global_state_init(PyObject *module);
 int guards_init(PyObject *module);
 int code_cache_init(PyObject *module);
+int on_miss_init(PyObject *module);
 int compiled_function_init(PyObject *module);
 int frame_hook_init(PyObject *module);
 int tail_call_init(PyObject *module);

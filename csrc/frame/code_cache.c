@@ -65,7 +65,9 @@ CodeCache *code_cache_get(PyObject *code)
         return NULL;
     cache->entries = PyTuple_New(0);
     cache->code = NULL;
-    cache->owned = cache->skip = cache->unhooked = cache->frozen = false;
+    cache->frozen = NULL;
+    cache->clears = 0;
+    cache->owned = cache->skip = cache->unhooked = false;
     link_cache(cache);
     if (cache->entries == NULL || code_extra_set(code, extra_index, cache) < 0) {
         Py_DECREF(cache);
@@ -86,17 +88,17 @@ void code_cache_own(CodeCache *cache)
     Py_INCREF(cache->code); /* and the code object's reference to the cache becomes the caller's */
 }
 
-bool code_cache_may_compile(const CodeCache *cache)
+static bool is_frozen(const CodeCache *cache, PyObject *owner)
 {
-    return cache == NULL || (!cache->skip && !cache->frozen);
+    int frozen = cache->frozen == NULL ? 0 : PySet_Contains(cache->frozen, owner);
+    if (frozen < 0)
+        PyErr_Clear();
+    return frozen != 0;
 }
 
-static int set_entries(CodeCache *cache, PyObject *entries) /* steals */
+bool code_cache_may_compile(const CodeCache *cache, PyObject *owner)
 {
-    if (entries == NULL)
-        return -1;
-    Py_SETREF(cache->entries, entries);
-    return 0;
+    return cache == NULL || (!cache->skip && !is_frozen(cache, owner));
 }
 
 /* The place of the entry that was used last: the first of those for any sizes, after those for one size,
@@ -110,10 +112,10 @@ static Py_ssize_t place_of(PyObject *entries, PyObject *entry)
     return n;
 }
 
-/* Move `entry` to its place in the tuple of entries. */
-static int move_to_front(CodeCache *cache, PyObject *entry)
+/* Move `entry` to its place in a tuple of entries. */
+static int move_to_front(PyObject **entries, PyObject *entry)
 {
-    PyObject *old = cache->entries;
+    PyObject *old = *entries;
     Py_ssize_t n = PyTuple_GET_SIZE(old), found = n, place = place_of(old, entry);
     for (Py_ssize_t i = 0; i < n && found == n; i++)
         if (PyTuple_GET_ITEM(old, i) == entry)
@@ -129,13 +131,14 @@ static int move_to_front(CodeCache *cache, PyObject *entry)
             at += at == place;
             PyTuple_SET_ITEM(tuple, at++, Py_NewRef(PyTuple_GET_ITEM(old, i)));
         }
-    return set_entries(cache, tuple);
+    Py_SETREF(*entries, tuple);
+    return 0;
 }
 
-static bool holds(const CodeCache *cache, PyObject *entry)
+static bool holds(PyObject *entries, PyObject *entry)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(cache->entries); i++)
-        if (PyTuple_GET_ITEM(cache->entries, i) == entry)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++)
+        if (PyTuple_GET_ITEM(entries, i) == entry)
             return true;
     return false;
 }
@@ -152,22 +155,62 @@ static int try_entry(Entry *entry, const FrameValues *frame, PyObject **collecte
     return result;
 }
 
-int code_cache_search(CodeCache *cache, const FrameValues *frame, Entry **entry, PyObject **collected)
+/* Whether an entry is for these settings; `owner` NULL: that is known. */
+static bool is_for(const Entry *entry, PyObject *owner)
+{
+    return owner == NULL || entry->owner == NULL || entry->owner == owner;
+}
+
+/* Tries the entries of this owner that are not among those `tried` before. */
+static inline __attribute__((always_inline)) int search(PyObject **place, PyObject *owner,
+                                                        PyObject *tried, const FrameValues *frame,
+                                                        Entry **entry, PyObject **collected)
 {
     int result = 0;
-    PyObject *entries = Py_NewRef(cache->entries);
+    PyObject *entries = Py_NewRef(*place);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries) && result == 0; i++) {
         Entry *candidate = (Entry *)PyTuple_GET_ITEM(entries, i);
+        if (!is_for(candidate, owner) || (tried != NULL && holds(tried, (PyObject *)candidate)))
+            continue;
         result = try_entry(candidate, frame, collected);
         if (result != 1)
             continue;
         *entry = (Entry *)Py_NewRef(candidate);
         candidate->hits++;
-        if (i > 0 && entries == cache->entries && move_to_front(cache, (PyObject *)candidate) < 0)
+        if (i > 0 && entries == *place && move_to_front(place, (PyObject *)candidate) < 0)
             PyErr_Clear(); /* only the order */
     }
     Py_DECREF(entries);
     return result;
+}
+
+int code_cache_search(CodeCache *cache, PyObject *owner, const FrameValues *frame, Entry **entry,
+                      PyObject **collected)
+{
+    return search(&cache->entries, owner, NULL, frame, entry, collected);
+}
+
+int used_entries_search(UsedEntries *used, const FrameValues *frame, Entry **entry,
+                        PyObject **collected)
+{
+    return used->entries == NULL ? 0
+                                 : search(&used->entries, NULL, NULL, frame, entry, collected);
+}
+
+int code_cache_search_others(CodeCache *cache, PyObject *owner, const UsedEntries *used,
+                             const FrameValues *frame, Entry **entry, PyObject **collected)
+{
+    PyObject *tried = Py_XNewRef(used->entries);
+    int result = search(&cache->entries, owner, tried, frame, entry, collected);
+    Py_XDECREF(tried);
+    return result;
+}
+
+int used_entries_add(UsedEntries *used, Entry *entry)
+{
+    if (used->entries == NULL && (used->entries = PyTuple_New(0)) == NULL)
+        return -1;
+    return move_to_front(&used->entries, (PyObject *)entry);
 }
 
 static PyObject *list_of(PyObject *const *values, Py_ssize_t n)
@@ -215,7 +258,8 @@ int code_cache_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, P
         return -1;
     }
     CodeCache *cache = code_cache_get(code);
-    if (cache == NULL || (!holds(cache, answer) && move_to_front(cache, answer) < 0)) {
+    if (cache == NULL ||
+        (!holds(cache->entries, answer) && move_to_front(&cache->entries, answer) < 0)) {
         Py_DECREF(answer);
         return -1;
     }
@@ -253,6 +297,7 @@ static int cache_traverse(PyObject *object, visitproc visit, void *arg)
     CodeCache *self = (CodeCache *)object;
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->entries);
+    Py_VISIT(self->frozen);
     return 0;
 }
 
@@ -264,6 +309,7 @@ static int cache_clear(PyObject *object)
         PyErr_Clear();
     else
         Py_SETREF(self->entries, empty);
+    Py_CLEAR(self->frozen);
     return 0;
 }
 
@@ -281,6 +327,7 @@ static void cache_dealloc(PyObject *object)
             Py_DECREF(code);
     }
     Py_CLEAR(self->entries);
+    Py_CLEAR(self->frozen);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -312,11 +359,12 @@ static int skip_code(PyObject *code)
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "fn", "globals", "needs_hook", "may_rerun", "any_size", NULL};
-    PyObject *guards, *fn, *globals = Py_None;
+    static char *names[] = {"guards", "fn", "globals", "needs_hook", "may_rerun", "any_size",
+                            "owner", NULL};
+    PyObject *guards, *fn, *globals = Py_None, *owner = Py_None;
     int needs_hook = 0, may_rerun = 0, any_size = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|Oppp:Entry", names, GuardTree_Type, &guards, &fn,
-                                     &globals, &needs_hook, &may_rerun, &any_size))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OpppO:Entry", names, GuardTree_Type, &guards, &fn,
+                                     &globals, &needs_hook, &may_rerun, &any_size, &owner))
         return NULL;
     if (!PyCallable_Check(fn) || (globals != Py_None && !PyDict_Check(globals)))
         return PyErr_SetString(PyExc_TypeError, "Entry: fn is callable, globals a dict or None"), NULL;
@@ -329,6 +377,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->guards = Py_NewRef(guards);
     self->fn = Py_NewRef(fn);
     self->globals = globals != Py_None ? Py_NewRef(globals) : NULL;
+    self->owner = owner != Py_None ? Py_NewRef(owner) : NULL;
     self->needs_hook = (char)needs_hook;
     self->may_rerun = (char)may_rerun;
     self->any_size = (char)any_size;
@@ -342,6 +391,7 @@ static int entry_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->guards);
     Py_VISIT(self->fn);
     Py_VISIT(self->globals);
+    Py_VISIT(self->owner);
     return 0;
 }
 
@@ -351,6 +401,7 @@ static int entry_clear(PyObject *object)
     Py_CLEAR(self->guards);
     Py_CLEAR(self->fn);
     Py_CLEAR(self->globals);
+    Py_CLEAR(self->owner);
     return 0;
 }
 
@@ -365,13 +416,15 @@ static PyMemberDef entry_members[] = {
      PyDoc_STR("Whether fn may raise RunEagerly.")},
     {"any_size", T_BOOL, offsetof(Entry, any_size), READONLY,
      PyDoc_STR("Whether it is for several sizes or numbers: tried after those for one.")},
+    {"owner", T_OBJECT, offsetof(Entry, owner), READONLY,
+     PyDoc_STR("The settings that it was compiled with; None: any.")},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, PyDoc_STR("How often it was used.")},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot entry_slots[] = {
     {Py_tp_doc, (void *)PyDoc_STR("Entry(guards, fn, globals=None, needs_hook=False, may_rerun=False, "
-                                  "any_size=False)\n--\n\n"
+                                  "any_size=False, owner=None)\n--\n\n"
                                   "One compiled version of a code object.\n\n"
                                   "While `guards` hold, `fn(collected)` replaces the frame.")},
     {Py_tp_new, entry_new},
@@ -399,22 +452,40 @@ static int require_code(PyObject *code)
     return -1;
 }
 
-static PyObject *frame_entries(PyObject *Py_UNUSED(module), PyObject *code)
+/* Those of the code's entries that are for an owner, or all. */
+static PyObject *frame_entries(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    if (require_code(code) < 0)
+    PyObject *code, *owner = NULL, *list = PyList_New(0);
+    if (list == NULL || !PyArg_ParseTuple(args, "O!|O:entries", &PyCode_Type, &code, &owner)) {
+        Py_XDECREF(list);
         return NULL;
+    }
     CodeCache *cache = code_cache_find(code);
-    return cache != NULL ? PySequence_List(cache->entries) : PyList_New(0);
+    PyObject *entries = cache != NULL ? Py_NewRef(cache->entries) : NULL;
+    for (Py_ssize_t i = 0; entries != NULL && list != NULL && i < PyTuple_GET_SIZE(entries); i++) {
+        PyObject *entry = PyTuple_GET_ITEM(entries, i);
+        if (is_for((Entry *)entry, owner) && PyList_Append(list, entry) < 0)
+            Py_CLEAR(list);
+    }
+    Py_XDECREF(entries);
+    return list;
 }
 
 static PyObject *frame_add_entry(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *code, *entry;
-    if (!PyArg_ParseTuple(args, "O!O!:add_entry", &PyCode_Type, &code, Entry_Type, &entry))
+    Py_ssize_t most = PY_SSIZE_T_MAX;
+    if (!PyArg_ParseTuple(args, "O!O!|n:add_entry", &PyCode_Type, &code, Entry_Type, &entry, &most))
         return NULL;
     CodeCache *cache = code_cache_get(code);
-    if (cache == NULL || move_to_front(cache, entry) < 0)
+    if (cache == NULL || move_to_front(&cache->entries, entry) < 0)
         return NULL;
+    if (PyTuple_GET_SIZE(cache->entries) > most) {
+        PyObject *latest = PyTuple_GetSlice(cache->entries, 0, most);
+        if (latest == NULL)
+            return NULL;
+        Py_SETREF(cache->entries, latest);
+    }
     Py_RETURN_NONE;
 }
 
@@ -433,26 +504,39 @@ static PyObject *frame_skip_deeply(PyObject *Py_UNUSED(module), PyObject *code)
     Py_RETURN_NONE;
 }
 
-static PyObject *frame_freeze(PyObject *Py_UNUSED(module), PyObject *code)
+static PyObject *frame_freeze(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *code, *owner = Py_None;
+    if (!PyArg_ParseTuple(args, "O!|O:freeze", &PyCode_Type, &code, &owner))
+        return NULL;
+    CodeCache *cache = code_cache_get(code);
+    if (cache == NULL || (cache->frozen == NULL && (cache->frozen = PySet_New(NULL)) == NULL) ||
+        PySet_Add(cache->frozen, owner) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *frame_is_settled(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *code, *owner = Py_None;
+    if (!PyArg_ParseTuple(args, "O!|O:is_settled", &PyCode_Type, &code, &owner))
+        return NULL;
+    return PyBool_FromLong(!code_cache_may_compile(code_cache_find(code), owner));
+}
+
+/* What keeps the code's entries alive, as a compiled function does. */
+static PyObject *frame_keep(PyObject *Py_UNUSED(module), PyObject *code)
 {
     CodeCache *cache = require_code(code) < 0 ? NULL : code_cache_get(code);
     if (cache == NULL)
         return NULL;
-    cache->frozen = true;
-    Py_RETURN_NONE;
-}
-
-static PyObject *frame_is_settled(PyObject *Py_UNUSED(module), PyObject *code)
-{
-    if (require_code(code) < 0)
-        return NULL;
-    CodeCache *cache = code_cache_find(code);
-    return PyBool_FromLong(cache != NULL && (cache->skip || cache->frozen));
+    code_cache_own(cache);
+    return (PyObject *)cache;
 }
 
 static void forget(CodeCache *cache)
 {
-    cache->frozen = false;
+    cache->clears++;
     cache_clear((PyObject *)cache);
 }
 
@@ -500,18 +584,22 @@ static PyObject *frame_cache_count(PyObject *Py_UNUSED(module), PyObject *Py_UNU
 }
 
 static PyMethodDef functions[] = {
-    {"entries", frame_entries, METH_O,
-     PyDoc_STR("entries(code) -> list of Entry, in the order in which they are tried.")},
+    {"entries", frame_entries, METH_VARARGS,
+     PyDoc_STR("entries(code[, owner]) -> list of Entry, in the order in which they are tried.\n\n"
+               "With `owner`, those that are for it.")},
     {"add_entry", frame_add_entry, METH_VARARGS,
-     PyDoc_STR("add_entry(code, entry)\n\nPut an entry first among those of its kind.")},
+     PyDoc_STR("add_entry(code, entry[, most])\n\nPut an entry first among those of its kind, and "
+               "keep the first `most`.")},
     {"skip", frame_skip, METH_O,
      PyDoc_STR("skip(code)\n\nLeave the code to the interpreter from now on.")},
     {"skip_deeply", frame_skip_deeply, METH_O,
      PyDoc_STR("skip_deeply(code)\n\nThe same for what the code calls: it runs with the hook off.")},
-    {"freeze", frame_freeze, METH_O,
-     PyDoc_STR("freeze(code)\n\nKeep using the entries, but ask for no more.")},
-    {"is_settled", frame_is_settled, METH_O,
-     PyDoc_STR("is_settled(code) -> bool\n\nWhether no more entries are asked for.")},
+    {"freeze", frame_freeze, METH_VARARGS,
+     PyDoc_STR("freeze(code[, owner])\n\nKeep using the entries, but ask for no more of this owner.")},
+    {"is_settled", frame_is_settled, METH_VARARGS,
+     PyDoc_STR("is_settled(code[, owner]) -> bool\n\nWhether no more entries are asked for.")},
+    {"keep", frame_keep, METH_O,
+     PyDoc_STR("keep(code) -> object\n\nThe code's entries live as long as the object.")},
     {"clear", frame_clear, METH_VARARGS,
      PyDoc_STR("clear(code=None)\n\nForget the entries of one code object, or all. Skipped code stays\n"
                "skipped; frozen code may be compiled again.")},

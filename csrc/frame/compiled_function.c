@@ -12,6 +12,8 @@ typedef struct {
     PyObject *fn;      /* the Python function */
     PyObject *on_miss;
     CodeCache *cache;  /* of `code`, owned; NULL before the first call */
+    UsedEntries used;  /* of the cache */
+    char is_frozen;    /* tries the entries that it used, and compiles no more */
     PyObject *dict;
     PyObject *weakrefs;
 } CompiledFunction;
@@ -173,7 +175,32 @@ static CodeCache *present_cache(CompiledFunction *self)
         return NULL;
     code_cache_own(cache);
     Py_XSETREF(self->cache, cache);
+    Py_CLEAR(self->used.entries);
     return cache;
+}
+
+/* Lets go of entries that were forgotten since. */
+static void refresh(CompiledFunction *self, const CodeCache *cache)
+{
+    if (self->used.clears == cache->clears)
+        return;
+    self->used.clears = cache->clears;
+    self->is_frozen = 0;
+    Py_CLEAR(self->used.entries);
+}
+
+/* After the search among the entries that it used. */
+static int find_other_entry(CompiledFunction *self, CodeCache *cache, const FrameValues *frame,
+                            Entry **entry, PyObject **collected)
+{
+    PyObject *owner = on_miss_owner(self->on_miss);
+    int found = code_cache_search_others(cache, owner, &self->used, frame, entry, collected);
+    if (found == 0 && code_cache_may_compile(cache, owner))
+        found = code_cache_miss(self->on_miss, (PyObject *)self, self->fn, cache->code, frame, entry,
+                                collected);
+    if (found == 1 && used_entries_add(&self->used, *entry) < 0)
+        PyErr_Clear(); /* only the order */
+    return found;
 }
 
 /* 1: *entry and *collected are set; 0: run eagerly; -1: exception. */
@@ -186,11 +213,10 @@ static int find_entry(CompiledFunction *self, CodeCache *cache, const Bound *bou
         .closure = PyFunction_GET_CLOSURE(self->fn),
         .globals = PyFunction_GET_GLOBALS(self->fn),
     };
-    int found = code_cache_search(cache, &frame, entry, collected);
-    if (found != 0 || !code_cache_may_compile(cache))
-        return found;
-    return code_cache_miss(self->on_miss, (PyObject *)self, self->fn, cache->code, &frame, entry,
-                           collected);
+    refresh(self, cache);
+    int found = used_entries_search(&self->used, &frame, entry, collected);
+    return found != 0 || self->is_frozen ? found
+                                         : find_other_entry(self, cache, &frame, entry, collected);
 }
 
 /* Lets go of a continuation's arguments. If another continuation follows, the replacement holds what
@@ -300,6 +326,7 @@ static int compiled_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->fn);
     Py_VISIT(self->on_miss);
     Py_VISIT(self->cache);
+    Py_VISIT(self->used.entries);
     Py_VISIT(self->dict);
     return 0;
 }
@@ -309,6 +336,7 @@ static int compiled_clear(PyObject *object)
     CompiledFunction *self = (CompiledFunction *)object;
     /* Keep `fn` and `on_miss`: the object stays callable; clearing the cache breaks the cycle. */
     Py_CLEAR(self->cache);
+    Py_CLEAR(self->used.entries);
     Py_CLEAR(self->dict);
     return 0;
 }
@@ -369,7 +397,24 @@ static PyObject *compiled_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
     return PyObject_GetAttrString(((CompiledFunction *)object)->fn, "__qualname__");
 }
 
+/* The entries that its calls have used. */
+static PyObject *compiled_used(PyObject *object, void *Py_UNUSED(unused))
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    if (self->cache != NULL)
+        refresh(self, self->cache);
+    return self->used.entries != NULL ? PySequence_List(self->used.entries) : PyList_New(0);
+}
+
+static PyObject *compiled_freeze(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    ((CompiledFunction *)object)->is_frozen = 1;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef compiled_methods[] = {
+    {"freeze_entries", compiled_freeze, METH_NOARGS,
+     PyDoc_STR("Keep using the entries that were used, but ask for no more.")},
     {"__reduce__", compiled_reduce, METH_NOARGS,
      PyDoc_STR("The function's name: pickled and copied as functions are.")},
     {NULL, NULL, 0, NULL},
@@ -377,6 +422,8 @@ static PyMethodDef compiled_methods[] = {
 
 static PyGetSetDef compiled_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"used_entries", compiled_used, NULL,
+     PyDoc_STR("The entries that its calls have used, in the order in which they are tried."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

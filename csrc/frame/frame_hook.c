@@ -196,10 +196,12 @@ static int find_entry(Frame *frame, PyCodeObject *code, Entry **entry, PyObject 
     if (cache != NULL) {
         if (cache->skip)
             return 0;
+        PyObject *owner = Py_NewRef(on_miss_owner(thread_hook.on_miss));
         Py_INCREF(cache);
-        found = code_cache_search(cache, &values, entry, collected);
-        bool may_compile = code_cache_may_compile(cache);
+        found = code_cache_search(cache, owner, &values, entry, collected);
+        bool may_compile = code_cache_may_compile(cache, owner);
         Py_DECREF(cache);
+        Py_DECREF(owner);
         if (found != 0 || !may_compile)
             return found;
     }

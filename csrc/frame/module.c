@@ -76,7 +76,7 @@ PyMODINIT_FUNC PyInit__frame(void)
         return NULL;
     if (storage_overlap_init(module) < 0 || global_state_init(module) < 0 || guards_init(module) < 0 ||
         code_cache_init(module) < 0 || frame_hook_init(module) < 0 ||
-        compiled_function_init(module) < 0 || tail_call_init(module) < 0 ||
+        on_miss_init(module) < 0 || compiled_function_init(module) < 0 || tail_call_init(module) < 0 ||
         frame_objects_init(module) < 0 || torch_stance_init(module) < 0)
         Py_CLEAR(module);
     return module;

@@ -173,8 +173,10 @@ def _compiled_module(module: torch.nn.Module, options: CompileOptions, backend: 
     return CompiledModule(module, _Compilation(options, backend))
 
 
-def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any:
-    """The compiled form of a callable other than a module.
+def _compile_callable(
+    fn: Any, options: CompileOptions, backend: Backend, subject: capture.Subject | None = None
+) -> Any:
+    """The compiled form of a callable; `subject`: what it runs, if it is known.
 
     Functions and methods are compiled directly, other callables through a Python function that
     calls them. Generators and coroutines are returned as they are: the interpreter suspends and
@@ -182,13 +184,14 @@ def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any
     """
     original = fn = capture.original_function(fn)
     options = _with_shapes(fn, options)
+    subject = subject or capture.subject_of(fn)
     if isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
-        return MethodType(_compile_callable(fn.__func__, options, backend), fn.__self__)
+        return MethodType(_compile_callable(fn.__func__, options, backend, subject), fn.__self__)
     if not isinstance(fn, FunctionType):
         fn = _as_function(fn)
     if fn.__code__.co_flags & _SUSPENDABLE:
         return fn
-    compiled = capture.compile_function(_own_code(fn), options, backend)
+    compiled = capture.compile_function(fn, options, backend, subject)
     mark_wrapper(compiled, original)
     return compiled
 
@@ -211,14 +214,6 @@ def _with_shapes(fn: Any, options: CompileOptions, *, bound: bool = False) -> Co
     checked = DynamicShapes(
         dimensions, signature(target), bound=bound or isinstance(fn, MethodType))
     return replace(options, dynamic_shapes=checked)
-
-
-def _own_code(fn: FunctionType) -> FunctionType:
-    """`fn` with a code object of its own: compiled variants are kept per code object, and two
-    compilations of one function (other options, another backend) must not see each other's."""
-    copy = capture.with_code(fn, fn.__code__.replace())
-    functools.update_wrapper(copy, fn)
-    return copy
 
 
 def _as_function(target: Callable[..., object]) -> FunctionType:
@@ -271,7 +266,7 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
         raise NotCallable(fn, "weft.explain")
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        with events.collect() as seen:
+        with events.collect() as seen, capture.alone():
             compile(fn, **settings)(*args, **kwargs)
         return Explanation.from_events(seen, name=getattr(fn, "__qualname__", type(fn).__name__))
 

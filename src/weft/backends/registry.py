@@ -14,6 +14,7 @@ weft has none).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -70,8 +71,14 @@ def resolve(backend: str | Backend) -> Backend:
     if backend in _registered:
         return _registered[backend]
     if backend in _BUILTIN:
-        return _Lazy(backend, _BUILTIN[backend])
+        return _own(backend)
     return _from_entry_point(backend)
+
+
+@cache
+def _own(name: str) -> _Lazy:
+    """One object for a name: equal `weft.compile` calls share compiled code."""
+    return _Lazy(name, _BUILTIN[name])
 
 
 def is_own(backend: Backend) -> bool:

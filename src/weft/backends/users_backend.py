@@ -8,6 +8,7 @@ Place in the pipeline: what `weft.compile(backend=callable)` hands to capture::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any, final
 
 from torch.fx import GraphModule
@@ -46,6 +47,16 @@ class UsersBackend:
             raise BackendError(f"the backend {self.__name__} returned {type(call).__name__}",
                                do="return a callable that takes the graph's inputs")
         return graph_call(call)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same backend: equal `weft.compile` calls share compiled code."""
+        return isinstance(other, UsersBackend) and (
+            self.chosen is other.chosen
+            or (isinstance(self.chosen, MethodType) and self.chosen == other.chosen))
+
+    def __hash__(self) -> int:
+        bound = self.chosen
+        return id(bound.__self__) if isinstance(bound, MethodType) else id(bound)
 
     def __deepcopy__(self, memo: Mapping[int, object]) -> UsersBackend:
         return self

@@ -11,6 +11,7 @@ None as its answer means: run this call eagerly.
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, final
@@ -47,8 +48,9 @@ from weft.capture.guards.recompiles import (
     changes_since,
     fitting_entry,
     note_recompile,
+    policy_of_equal_code,
     recompile_reasons,
-    stop_compiling,
+    report_limit,
 )
 from weft.capture.guards.self_check import fits, require_fit
 from weft.capture.guards.shape_guards import add_shape_guards
@@ -59,6 +61,7 @@ from weft.capture.library.tensors.input_tests import add_input_tests
 from weft.capture.replacement.checkpointing import runs_checkpoint
 from weft.capture.replacement.emitter import ReplacementEmitter
 from weft.capture.replacement.reruns import reporter
+from weft.capture.sharing import Subject, settings_of
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import checks, events
@@ -80,6 +83,9 @@ Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _MAX_SKIPS: Final = 3
 """A code object is left to Python after this many failed captures (the program raised, ...)."""
+
+_MOST_SHARED: Final = 64
+"""How many variants of one code object are kept for others than those that have used them."""
 
 _MAX_RAISING_VARIANTS: Final = 3
 """How many calls that raise become variants of their code."""
@@ -103,13 +109,15 @@ def _watcher() -> str | None:
 
 @final
 class FrameCompiler:
-    """Compiles frames for one `weft.compile` call: its options, its backend, its code copies."""
+    """Compiles frames for one `weft.compile` call: its options, its backend, its limits, what it
+    has learned of sizes. The entries are shared with equal calls (`sharing.py`)."""
 
     def __init__(self, options: CompileOptions, backend: Backend, *, every_frame: bool = False,
                  is_skipped: Callable[[types.CodeType], bool] = is_skipped_code,
                  on_error: Callable[..., None] = handle) -> None:
         self.options = options
         self.backend = backend
+        self.settings = settings_of(options, backend)
         self.every_frame = every_frame
         """For tests of capture: also compiles nested frames that have nothing to compile in them,
         and does not warn of limits."""
@@ -123,20 +131,25 @@ class FrameCompiler:
         self._n_graphs = 0
         self._declared = Declarations()
         self._root: types.CodeType | None = None
+        self._wrapper: Callable[[], Any] = _no_wrapper
         self._waited: PerCode[bool] = PerCode()
         self._others: dict[Any, Any] = {}
         self._is_other = False
 
     # -- entry points -----------------------------------------------------------------------------
 
-    def root(self, function: types.FunctionType) -> Any:
-        """The compiled form of the function that the user gave to `weft.compile`."""
-        self._root = function.__code__
-        return self.compiled(function)
+    def root(self, function: types.FunctionType, subject: Subject) -> Any:
+        """The compiled form of the function that the user gave to `weft.compile`; `subject`: what
+        it runs, if many callables have its code."""
+        self._root = self.settings.code(function, subject)
+        compiled = self.compiled(with_code(function, self._root))
+        self._wrapper = weakref.ref(compiled)
+        self.settings.note_user(self._root, compiled)
+        return compiled
 
     def compiled(self, function: types.FunctionType) -> Any:
         """The compiled form of a function; its first call captures it."""
-        return _frame.CompiledFunction(function, self.on_miss)
+        return _frame.CompiledFunction(function, _frame.OnMiss(self.on_miss, self.settings))
 
     def other(self, compiled: Any, name: object, resolve: Callable[[Any], Backend]) -> Any:
         """The form of a compiled function that a backend which is forced upon it has compiled; None
@@ -147,7 +160,7 @@ class FrameCompiler:
         if name not in self._others:
             compiler = FrameCompiler(self.options, resolve(name))
             compiler._is_other = True
-            self._others[name] = compiler.root(with_code(function, self._root.replace()))
+            self._others[name] = compiler.root(function, self._root)
         return self._others[name]
 
     def on_miss(
@@ -188,15 +201,29 @@ class FrameCompiler:
             events.record("skip", code=code, reason=f"called under {watcher}")
             return None
         with compiling(), self.options.scope():
-            made_by_another_thread = fitting_entry(state)
-            if made_by_another_thread is not None or _frame.is_settled(code):
+            made_by_another_thread = fitting_entry(state, self.settings)
+            if made_by_another_thread is not None or _frame.is_settled(code, self.settings):
                 return made_by_another_thread
             if self._reaches_limit(state):
                 return None
             entry = self._compile_or_skip(state, outermost=compiled is not None)
             if entry is not None:  # under the lock: the next thread looks for it at once
-                _frame.add_entry(code, entry)
+                _frame.add_entry(code, entry, _MOST_SHARED)
             return entry
+
+    def _entries(self, code: types.CodeType) -> list[Any]:
+        """The variants of the code that count as this call's: those of the root that its compiled
+        function has used."""
+        compiled = self._wrapper() if code is self._root else None
+        return _frame.entries(code, self.settings) if compiled is None else compiled.used_entries
+
+    def _freeze(self, code: types.CodeType) -> None:
+        """Compile no more variants of the code, until `weft.reset()`."""
+        compiled = self._wrapper() if code is self._root else None
+        if compiled is None:
+            _frame.freeze(code, self.settings)
+        else:
+            compiled.freeze_entries()
 
     def _compile_or_skip(self, state: FrameState, *, outermost: bool) -> Any:
         """Return the new entry; if the frame cannot be compiled, record why and return None."""
@@ -236,7 +263,7 @@ class FrameCompiler:
 
     def _refuse(self, compiled: object, state: FrameState) -> None:
         """A stance forbids compiling: let the call run eagerly, or raise RecompileError."""
-        known = _frame.entries(state.code)
+        known = self._entries(state.code)
         if current_stance() == "fail_on_recompile" and (known or compiled is not None):
             raise RecompileError(state.code.co_qualname, recompile_reasons(known, state))
 
@@ -257,11 +284,13 @@ class FrameCompiler:
 
     def policy(self, code: types.CodeType) -> DynamicPolicy:
         """Which sizes of the code are symbolic, as earlier captures taught."""
-        policy = self._policies.get(code)
+        of_this_call = code is self._root or is_continuation(code)
+        policies = self._policies if of_this_call else self.settings.policies
+        policy = policies.get(code)
         if policy is None:
-            policy = self._policies[code] = DynamicPolicy(
+            policy = policies[code] = DynamicPolicy(
                 self.options.dynamic, automatic=config.automatic_dynamic,
-                outermost=code is self._root, declared=self._declared)
+                outermost=code is self._root, declared=self._declared, user=self._wrapper)
         return policy
 
     def expect_symbolic(self, code: types.CodeType, name: str, dims: list[int]) -> None:
@@ -275,7 +304,7 @@ class FrameCompiler:
         skips = (self._skips.get(code) or 0) + 1
         self._skips[code] = skips
         if always or skips >= _MAX_SKIPS:
-            _frame.freeze(code)  # until `weft.reset()`
+            self._freeze(code)
 
     def _note_raise(self, code: types.CodeType, raised: ObservedException) -> None:
         """Count a captured call that raises; raise SkipFrame once enough of them became
@@ -283,30 +312,49 @@ class FrameCompiler:
         count = self._raises[code] = (self._raises.get(code) or 0) + 1
         events.record("skip", code=code, reason=str(raised), stack=raised.stack)
         if count >= _MAX_RAISES:
-            _frame.freeze(code)
+            self._freeze(code)
         if count > _MAX_RAISING_VARIANTS:
             raise SkipFrame(str(raised), counts=False)
 
     def _reaches_limit(self, state: FrameState) -> bool:
         """Whether the code has too many variants for one more; records why none of them fits."""
         code = state.code
-        known = _frame.entries(code)
+        known = self._entries(code)
         if not known:
+            self._learn_from_equal_code(state)
             return False
         changes = changes_since(known, state)
-        limit = self._reached_limit(len(known))
+        most = self._most_variants(code)
+        limit = self._reached_limit(len(known), most)
         if limit is not None:
-            stop_compiling(state, changes, limit, warn=not self.every_frame)
+            self._freeze(code)
+            report_limit(state, changes, limit, warn=not self.every_frame)
             return True
         self._n_recompiles += 1
-        self.policy(code).must_share = len(known) + 1 == config.cache_size_limit
+        self.policy(code).must_share = len(known) + 1 == most
         note_recompile(code, changes)
         return False
 
-    def _reached_limit(self, n_known: int) -> str | None:
+    def _learn_from_equal_code(self, state: FrameState) -> None:
+        """Before the first variant of the function that was compiled: if equal code was compiled,
+        begin with what it has learned."""
+        code = state.code
+        if code is not self._root or self._policies.get(code) is not None:
+            return
+        known = policy_of_equal_code(_frame.entries(code, self.settings), state)
+        if known is not None:
+            self._policies[code] = known.for_equal_code(self._declared, self._wrapper)
+
+    def _most_variants(self, code: types.CodeType) -> int:
+        """How many variants of the code are compiled: those that share an entry of the root share
+        its continuations too, and may need one each of what is theirs alone."""
+        n_users = self.settings.n_users(self._root) if self._root and is_continuation(code) else 1
+        return config.cache_size_limit * max(n_users, 1)
+
+    def _reached_limit(self, n_known: int, most: int) -> str | None:
         """The name of the setting that forbids another variant of code with `n_known` variants, or
         None."""
-        if n_known >= config.cache_size_limit:
+        if n_known >= most:
             return "cache_size_limit"
         return "recompile_limit" if self._n_recompiles >= config.recompile_limit else None
 
@@ -400,8 +448,8 @@ class FrameCompiler:
                 again.bind(tree, globals)
         needs_hook = signal is not None or raised is not None
         entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.may_rerun,
-                             any_size=bool(tx.shapes.sources))
-        Variant.attach(replacement, tx.guards)
+                             any_size=bool(tx.shapes.sources), owner=self.settings)
+        Variant.attach(replacement, tx.guards, tx.policy)
         if events.watched():
             events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
         events.record("bytecode", code=code, source=text)
@@ -457,6 +505,10 @@ class FrameCompiler:
         return checks.checked(
             "capture", lambda: self.backend(module, examples), lambda _: source, lambda: examples,
             self.backend, getattr(self.backend, "__name__", "inductor"))
+
+
+def _no_wrapper() -> None:
+    """In place of a reference to a compiled function."""
 
 
 def with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:

@@ -132,6 +132,11 @@ def unregister_pass(name: str) -> None:
     _registered.pop(name, None)
 
 
+def registered_passes() -> frozenset[Pass]:
+    """All that are registered now."""
+    return frozenset(_registered.values())
+
+
 def register_standard(passes: Sequence[Pass]) -> None:
     """Add weft's own passes, in their order; those that users have registered instead stay."""
     for p in passes:

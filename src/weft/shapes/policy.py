@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Final, final
@@ -54,15 +54,23 @@ class DimensionRange:
     alone: bool = False
 
 
+def _nobody() -> None:
+    """In place of a reference to a compiled function."""
+
+
 @final
 class DynamicPolicy:
     """What earlier captures of one code object saw, and which sizes are symbolic because of
     that."""
 
     def __init__(self, dynamic: bool | None, *, automatic: bool = True, outermost: bool = False,
-                 declared: Declarations | None = None) -> None:
-        """`outermost`: the code is the function that the user compiled."""
+                 declared: Declarations | None = None, user: Callable[[], object] = _nobody
+                 ) -> None:
+        """`outermost`: the code is the function that the user compiled; `user`: gives the compiled
+        function, None if it is gone."""
         self.dynamic = dynamic
+        self._outermost = outermost
+        self._user = user
         self._of_arguments = outermost and dynamic is True
         self.declared = declared or Declarations()
         self.automatic = automatic and dynamic is not False
@@ -93,6 +101,8 @@ class DynamicPolicy:
         self._changed_numbers: set[str] = set()
         self._functions: dict[str, weakref.ref[FunctionType]] = {}
         self._replaced: set[str] = set()
+        self._settings: set[str] = set()
+        """Names of integers that are attributes of objects."""
 
     def dimensions(
         self, name: str, sizes: tuple[int, ...], marks: Mapping[int, Mark], *,
@@ -120,9 +130,33 @@ class DynamicPolicy:
                 ranges.pop(d, None)
         return ranges
 
-    def is_symbolic(self, name: str, value: int | float, *, argument: bool = False) -> bool:
+    def for_equal_code(self, declared: Declarations, user: Callable[[], object]) -> DynamicPolicy:
+        """The policy for another compiled function, `user()`, with equal code.
+
+        If it takes the place of one that is gone (a lambda that is compiled at each call), it goes
+        on with its policy. Otherwise it lives beside it, as the next layer of a model does, whose
+        sizes and settings (``self.heads``) are others for good: it knows the other numbers, and
+        which functions are made anew.
+        """
+        if self._user() is None:
+            self._user = user
+            return self
+        known = DynamicPolicy(self.dynamic, automatic=self.automatic, outermost=self._outermost,
+                              declared=declared, user=user)
+        known._numbers = {n: v for n, v in self._numbers.items() if n not in self._settings}
+        known._changed_numbers = self._changed_numbers - self._settings
+        known._functions, known._replaced = dict(self._functions), set(self._replaced)
+        return known
+
+    def is_symbolic(self, name: str, value: int | float, *, argument: bool = False,
+                    attribute: bool = False) -> bool:
         """Whether the Python number called ``name`` is symbolic: it had another value at an earlier
-        capture, or it is an argument of the call and everything is symbolic from the start."""
+        capture, or it is an argument of the call and everything is symbolic from the start.
+
+        attribute: an object has it.
+        """
+        if attribute and type(value) is int:
+            self._settings.add(name)
         last = self._numbers.setdefault(name, value)
         if type(last) is not type(value) or (last != value and last == last):
             self._changed_numbers.add(name)

@@ -1,7 +1,7 @@
 """A table keyed by code object *identity*, whose entries die with the code object.
 
 Code objects compare by value, so an ordinary (weak) dictionary would confuse two functions with
-equal bodies::
+equal bodies. (A class, which stands for the code of its objects, may be a key as well.)::
 
     sizes: PerCode[int] = PerCode()
     sizes[f.__code__] = 3
@@ -23,18 +23,18 @@ class PerCode(Generic[T]):
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[CodeType], T]] = {}
+        self._entries: dict[int, tuple[weakref.ref[CodeType | type], T]] = {}
 
-    def get(self, code: CodeType) -> T | None:
+    def get(self, code: CodeType | type) -> T | None:
         entry = self._entries.get(id(code))
         if entry is None or entry[0]() is not code:  # `forget` fails if the stack is full
             return None
         return entry[1]
 
-    def __setitem__(self, code: CodeType, value: T) -> None:
+    def __setitem__(self, code: CodeType | type, value: T) -> None:
         key, entries = id(code), self._entries
 
-        def forget(_: weakref.ref[CodeType]) -> None:
+        def forget(_: weakref.ref[CodeType | type]) -> None:
             entries.pop(key, None)
 
         entries[key] = (weakref.ref(code, forget), value)

@@ -120,6 +120,12 @@ class Source:
         return step == "local" if self.base is None else step in _ITEMS and self.base.is_argument
 
     @property
+    def is_attribute(self) -> bool:
+        """Whether it is an attribute of an object, or part of one."""
+        return self.base is not None and (
+            self.accessor[0] in ("attr", "instance_dict") or self.base.is_attribute)
+
+    @property
     def is_drawn(self) -> bool:
         """Whether the replacement itself fills the slot (a random number), so that no guard can
         check it."""

@@ -14,7 +14,7 @@ import torch
 
 from weft import _frame
 from weft.capture.core.base import MISSING
-from weft.capture.core.source import FrameState, Source
+from weft.capture.core.source import FrameState, Reference, Source
 from weft.capture.guards.guard_changes import change_of
 from weft.capture.guards.guard_set import Guard, GuardSet
 from weft.config import config
@@ -23,19 +23,39 @@ from weft.diagnostics.changes import Change, summary
 from weft.diagnostics.explanation import code_name
 from weft.errors import CALLS_OF_MODULES, RecompileLimitWarning, is_ours, users_level
 from weft.quoting import one_line
+from weft.shapes.policy import DynamicPolicy
 
 
 @final
 class Variant:
-    """The guards of a compiled variant, kept to explain why they fail."""
+    """The guards of a compiled variant, kept to explain why they fail, and the policy of its
+    sizes, for those that are compiled for equal code."""
 
-    def __init__(self, guards: list[Guard]) -> None:
+    def __init__(self, guards: list[Guard], policy: DynamicPolicy) -> None:
         self.guards = guards
+        self.policy = policy
 
     @staticmethod
-    def attach(replacement: Any, guards: GuardSet) -> None:
+    def attach(replacement: Any, guards: GuardSet, policy: DynamicPolicy) -> None:
         """Keep the guards with the function that they guard."""
-        replacement.__weft_variant__ = Variant(guards.all)
+        replacement.__weft_variant__ = Variant(guards.all, policy)
+
+    def runs_the_same(self, state: FrameState) -> bool:
+        """Whether a frame runs the same code, on objects of the same types: it may differ in
+        numbers and sizes, and in functions that were made anew."""
+        return all(self._holds(guard, state) for guard in self.guards
+                   if guard.kind in ("is", "type_is") and guard.source is not None)
+
+    def _holds(self, guard: Guard, state: FrameState) -> bool:
+        assert guard.source is not None
+        actual, expected = read(guard.source, state), guard.args[0]
+        if type(expected) is Reference:
+            expected = expected()
+        if guard.kind == "type_is":
+            return type(actual) is expected
+        return actual is expected or (
+            type(actual) is type(expected) is types.FunctionType
+            and actual.__code__ is expected.__code__)
 
     def change(self, guard_id: object, state: FrameState) -> Change:
         """Why the guard of this number fails for a frame."""
@@ -49,9 +69,10 @@ class Variant:
         return change_of(guard, actual, actual is not MISSING)
 
 
-def fitting_entry(state: FrameState) -> Any:
-    """The first entry of the frame's code whose guards hold for the frame, or None."""
-    for entry in _frame.entries(state.code):
+def fitting_entry(state: FrameState, owner: object) -> Any:
+    """The first entry of the frame's code, for these settings, whose guards hold for the frame, or
+    None."""
+    for entry in _frame.entries(state.code, owner):
         same_globals = entry.globals is None or entry.globals is state.globals
         if same_globals and entry.guards.check(*state[1:]) is not None:
             return entry
@@ -69,6 +90,16 @@ def changes_since(entries: list[Any], state: FrameState) -> list[Change]:
         if guard_id is not None:
             changes.append(variant.change(guard_id, state))
     return list(dict.fromkeys(changes))
+
+
+def policy_of_equal_code(entries: list[Any], state: FrameState) -> DynamicPolicy | None:
+    """The policy of the latest of these entries that was compiled for a frame like this one."""
+    for entry in entries:
+        variant = getattr(entry.fn, "__weft_variant__", None)
+        if variant is not None and variant.runs_the_same(state):
+            policy: DynamicPolicy = variant.policy
+            return policy
+    return None
 
 
 def recompile_reasons(entries: list[Any], state: FrameState) -> list[str]:
@@ -97,10 +128,10 @@ def _subject(state: FrameState) -> str:
     return code_name(code)
 
 
-def stop_compiling(state: FrameState, changes: list[Change], limit: str, *, warn: bool) -> None:
-    """Compile no more variants of the code; `limit` is the name of the setting that says so."""
+def report_limit(state: FrameState, changes: list[Change], limit: str, *, warn: bool) -> None:
+    """Report that no more variants of the code are compiled; `limit` is the name of the setting
+    that says so."""
     code = state.code
-    _frame.freeze(code)
     reasons = summary(changes)
     events.record("limit", code=code, reason="; ".join(reasons))
     if not warn:

@@ -584,7 +584,8 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if known is not None:
         return known
     declared = tx.policy.number_range(source.name, obj)
-    changes = tx.policy.is_symbolic(source.name, obj, argument=source.is_argument)
+    changes = tx.policy.is_symbolic(source.name, obj, argument=source.is_argument,
+                                    attribute=source.is_attribute)
     if not changes and declared is None:
         return None
     tx.guards.add(source, "type_is", type(obj))
