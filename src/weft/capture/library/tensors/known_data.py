@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -188,9 +189,18 @@ def run_steps(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
         for step in steps:
             if step.op != "placeholder":
                 args, named = fx.node.map_arg((step.args, step.kwargs), values.__getitem__)
-                values[step] = _call(step.target, args, named)
-                _check_modes(values[step], step.meta["example_value"])
+                example = step.meta["example_value"]
+                with _default_device(example):
+                    values[step] = _call(step.target, args, named)
+                _check_modes(values[step], example)
     return values
+
+
+def _default_device(example: object) -> AbstractContextManager[object]:
+    """What makes tensors where the program's default device made the example."""
+    if isinstance(example, torch.Tensor) and example.device.type != "cpu":
+        return example.device
+    return nullcontext()
 
 
 def _real_copy(example: object) -> Any:
@@ -198,8 +208,7 @@ def _real_copy(example: object) -> Any:
 
 
 def _check_modes(result: object, example: object) -> None:
-    """Check that the program's modes (autocast, a default device) did not change a result's
-    type."""
+    """Check that the program's modes (autocast) did not change a result's type."""
     if isinstance(result, torch.Tensor) and isinstance(example, torch.Tensor):
         same = result.dtype is example.dtype and result.device == example.device
         if not same or result.dim() != example.dim():
