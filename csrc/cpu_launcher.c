@@ -116,6 +116,7 @@ static PyMemberDef kernel_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Kernel, vectorcall), READONLY, NULL},
     {"__name__", T_OBJECT, offsetof(Kernel, name), READONLY, NULL},
     {"name", T_OBJECT, offsetof(Kernel, name), READONLY, NULL},
+    {"keep", T_OBJECT, offsetof(Kernel, keep), READONLY, "What keeps the code loaded."},
     {NULL, 0, 0, 0, NULL},
 };
 

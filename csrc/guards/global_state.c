@@ -275,6 +275,22 @@ static PyObject *state_matches_now(PyObject *self, PyObject *Py_UNUSED(unused))
     return same < 0 ? NULL : PyBool_FromLong(same);
 }
 
+static PyObject *state_content(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    GlobalState *self = (GlobalState *)object;
+    if (!torch_.native || self->modes != NULL)
+        Py_RETURN_NONE;
+    Details none;
+    memset(&none, 0, sizeof(none));
+    PyObject *parts = PyBytes_FromStringAndSize(NULL, sizeof(Core) + sizeof(Details));
+    if (parts == NULL)
+        return NULL;
+    char *bytes = PyBytes_AS_STRING(parts);
+    memcpy(bytes, &self->core, sizeof(Core));
+    memcpy(bytes + sizeof(Core), self->detailed ? &self->details : &none, sizeof(Details));
+    return parts;
+}
+
 static int state_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
@@ -291,6 +307,9 @@ static int state_clear(PyObject *self)
 static PyMethodDef state_methods[] = {
     {"matches_now", state_matches_now, METH_NOARGS,
      PyDoc_STR("matches_now() -> bool\n\nWhether torch's global modes are as they were.")},
+    {"content", state_content, METH_NOARGS,
+     PyDoc_STR("content() -> bytes | None\n\nThe modes as data, equal in another process of this "
+               "PyTorch; None if objects are among them.")},
     {NULL, NULL, 0, NULL},
 };
 

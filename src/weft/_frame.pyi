@@ -13,6 +13,7 @@ OnMissFunction = Callable[
 
 class GlobalState:
     def matches_now(self) -> bool: ...
+    def content(self) -> bytes | None: ...
 
 class GuardTree:
     def __new__(

@@ -70,6 +70,9 @@ from torch._C import _functorch as functorch
 # shapes.fakes: the node of a known bool, which nodes of ragged sizes give.
 from torch._C import _get_constant_bool_symnode as constant_bool_node
 from torch._C import _get_deterministic_algorithms as get_deterministic_algorithms
+
+# store: whether new memory is filled, a flag that stored entries depend on.
+from torch._C import _get_deterministic_fill_uninitialized_memory as fill_uninitialized_memory
 from torch._C import _get_fp32_precision_getter as fp32_precision
 from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
 from torch._C import _get_tracing_state as get_tracing_state

@@ -145,6 +145,11 @@ class Config:
     disk_cache: bool = _knob(
         True, "Keep compiled kernels on disk; off: a directory of this process only.",
         group="cache")
+    store_entries: bool = _knob(
+        False, "Keep compiled entries on disk, so that the next process does not compile them.",
+        group="cache")
+    verify_entries: bool = _knob(
+        False, "Capture again what is loaded from disk, and compare.", group="cache")
     cache_size_mb: int = _knob(
         4096, "Size at which the disk cache drops its least recently used files.", group="cache")
     compile_jobs: int = _knob(

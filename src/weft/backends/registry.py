@@ -113,7 +113,7 @@ class _Lazy:
     """A built-in backend that is imported when it is first called."""
 
     def __init__(self, name: str, where: str) -> None:
-        self.__name__ = name
+        self.__name__ = self.name = name
         self._where = where
         self._loaded: Backend | None = None
 

@@ -62,6 +62,8 @@ from weft.capture.replacement.checkpointing import runs_checkpoint
 from weft.capture.replacement.emitter import ReplacementEmitter
 from weft.capture.replacement.reruns import reporter
 from weft.capture.sharing import Subject, settings_of
+from weft.capture.stored.entries import keep, stored_entry
+from weft.capture.stored.records import Record
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import checks, events
@@ -134,6 +136,7 @@ class FrameCompiler:
         self._wrapper: Callable[[], Any] = _no_wrapper
         self._waited: PerCode[bool] = PerCode()
         self._others: dict[Any, Any] = {}
+        self._record: Record | None = None
         self._is_other = False
 
     # -- entry points -----------------------------------------------------------------------------
@@ -206,7 +209,10 @@ class FrameCompiler:
                 return made_by_another_thread
             if self._reaches_limit(state):
                 return None
-            entry = self._compile_or_skip(state, outermost=compiled is not None)
+            outermost = compiled is not None
+            entry = stored_entry(self, state, outermost=outermost)
+            if entry is None:
+                entry = self._compile_or_skip(state, outermost=outermost)
             if entry is not None:  # under the lock: the next thread looks for it at once
                 _frame.add_entry(code, entry, _MOST_SHARED)
             return entry
@@ -234,6 +240,8 @@ class FrameCompiler:
                 if not fits(entry, state):  # capturing has imported a module, say (`numpy.fft`)
                     entry = self._compile(state, outermost=outermost)
                     require_fit(entry, state)
+            if self._record is not None:
+                keep(self, self._record, outermost=outermost)
             return entry
         except SkipFrame as skip:
             events.record("skip", code=code, reason=skip.reason)
@@ -248,6 +256,8 @@ class FrameCompiler:
         except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
             self.on_error(error, during="capture", what=code.co_qualname)
             self._note_skip(code, always=False)
+        finally:
+            self._record = None
         take_back_states()
         return None
 
@@ -450,6 +460,11 @@ class FrameCompiler:
         entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.may_rerun,
                              any_size=bool(tx.shapes.sources), owner=self.settings)
         Variant.attach(replacement, tx.guards, tx.policy)
+        if config.store_entries and emit.parts is not None:
+            self._record = Record(
+                attempt.state, nodes, tree_checks, n_slots, tx.guards.all, emit.parts, graph,
+                needs_hook, emit.may_rerun, bool(tx.shapes.sources), dict(tx.guards.interpreted),
+                _not_storable(tx, emit, attempt))
         if events.watched():
             events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
         events.record("bytecode", code=code, source=text)
@@ -509,6 +524,17 @@ class FrameCompiler:
 
 def _no_wrapper() -> None:
     """In place of a reference to a compiled function."""
+def _not_storable(tx: SymbolicInterpreter, emit: ReplacementEmitter, attempt: Attempt
+                  ) -> tuple[str, ...]:
+    """Why the entry must not outlive the process."""
+    reasons = [*tx.guards.bound_to_process]
+    if emit.guards_under_lock is not None:
+        reasons.append("it holds locks of the program")
+    if attempt.devices:
+        reasons.append("a default device was set")
+    if attempt.raised is not None:
+        reasons.append("the program raises")
+    return tuple(reasons)
 
 
 def with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:

@@ -27,6 +27,8 @@ fallback        error, report
 ignored         what, instead (an argument of torch.compile without a counterpart)
 limit           code, reason
 skip            code, reason
+not_stored      code, reason (why an entry is not kept on disk)
+not_loaded      code, reason (why an entry on disk is not used)
 perf            text
 stage_start     name
 stage_end       name, seconds, self_seconds

@@ -74,6 +74,18 @@ def name_kernels(function: Callable[..., object], regions: Mapping[str, str]) ->
         _register(function, _InGlobals(dict(regions)))
 
 
+def regions_of(function: FunctionType) -> dict[str, str] | None:
+    """How a generated function's kernels are named, by global variable."""
+    named = _functions.get(function)
+    return dict(named.regions) if isinstance(named, _InGlobals) else None
+
+
+def restore_regions(function: Callable[..., Any], regions: Mapping[str, str] | None) -> None:
+    """Name the kernels of a function as those of the function that it was stored from."""
+    if regions:
+        name_kernels(function, regions)
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class _InClosure:

@@ -127,6 +127,11 @@ def register_pass(
     return register if function is None else register(function)
 
 
+def has_passes_of_users() -> bool:
+    """Whether any pass is not weft's own."""
+    return not all(p.is_standard for p in _registered.values())
+
+
 def unregister_pass(name: str) -> None:
     """Removes a pass."""
     _registered.pop(name, None)

@@ -57,7 +57,7 @@ class Compiling:
     """A source that was passed to the compiler."""
 
     key: str
-    _source: str
+    text: str
     _unit: _Unit
 
     @property
@@ -83,7 +83,7 @@ class Compiling:
         try:
             return self._with_function(self.wait())
         except DoesNotLoad:
-            tools, content = toolchain(), _translation_unit({self.key: self._source})
+            tools, content = toolchain(), _translation_unit({self.key: self.text})
             return self._with_function(_compile(tools, content, [self.key], _disk(), bool))
 
     def _with_function(self, shared: SharedObject) -> ctypes.CDLL:

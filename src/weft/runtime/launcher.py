@@ -10,13 +10,27 @@ is C (`weft._cpu.Kernel`): reading the arguments costs some 10 ns each.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import final
 
 import torch
 
 from weft import _cpu
 from weft.runtime.compile_pool import Compiling
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """What a kernel was made of, and what keeps its code loaded: a kernel holds it as `keep`."""
+
+    text: str
+    buffers: int
+    sizes: int
+    name: str
+    library: ctypes.CDLL
 
 
 @cache
@@ -47,4 +61,5 @@ def kernel_of(source: Compiling, *, buffers: int, sizes: int, name: str) -> _cpu
     library = source.library()
     address = ctypes.cast(getattr(library, source.symbol), ctypes.c_void_p).value
     assert address is not None
-    return _cpu.Kernel(address, buffers, sizes, name, library)
+    kept = KernelSource(source.text, buffers, sizes, name, library)
+    return _cpu.Kernel(address, buffers, sizes, name, kept)

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from types import FunctionType
+from typing import Any, Final, NamedTuple, TypeAlias, final
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -46,6 +48,24 @@ MAX_DIMS: Final = 12
 CACHED: Final = 4096
 
 
+@final
+class Making(NamedTuple):
+    """The function of this module that makes a callable, and its arguments."""
+
+    function: str
+    arguments: tuple[Any, ...]
+
+
+_MAKING: Final[WeakKeyDictionary[TensorCall, Making]] = WeakKeyDictionary()
+
+
+def making_of(call: Any) -> Making | None:
+    """How a callable of this module was made; None for others."""
+    is_of_c = isinstance(call, (_calls.Empty, _calls.View, _calls.Product))
+    function = call.fallback if is_of_c else call
+    return _MAKING.get(function) if isinstance(function, FunctionType) else None
+
+
 @lru_cache(CACHED)
 def empty(layout: Layout, dtype: torch.dtype, device: torch.device) -> TensorCall:
     """Makes tensors of this layout."""
@@ -54,6 +74,7 @@ def empty(layout: Layout, dtype: torch.dtype, device: torch.device) -> TensorCal
         sizes, strides, _ = _fill(layout, numbers)
         return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
+    _MAKING[in_python] = Making("empty", (layout, dtype, device))
     where = _where(device)
     if where is None or not _fits(layout):
         return in_python
@@ -68,6 +89,7 @@ def view(layout: Layout) -> TensorCall:
         sizes, strides, offset = _fill(layout, numbers)
         return torch.as_strided(tensor, sizes, strides, tensor.storage_offset() + offset)
 
+    _MAKING[in_python] = Making("view", (layout,))
     if not (configured() and _fits(layout)):
         return in_python
     return _calls.View(layout, in_python)
@@ -95,6 +117,7 @@ def product(
             for v, t, count in zip(views, arguments, counts, strict=False)
         ])
 
+    _MAKING[in_python] = Making("product", (kind, operands, result, dtype, device))
     where = _where(device)
     if where is None or not _fits(result):
         return in_python

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Final, final
+from typing import Any, Final, final
 
 from weft.dims import Declarations, Dim, DimRange, Mark
 from weft.shapes.algebra.intervals import INF
@@ -204,6 +204,19 @@ class DynamicPolicy:
     def may_fix(self) -> bool:
         """Whether a graph may fix symbolic sizes that an operator takes as plain numbers."""
         return self.fixes_all or not self.must_share
+
+    def seen(self) -> list[list[Any]]:
+        """The sizes and numbers of the last capture, as plain data."""
+        return [[name, list(sizes)] for name, sizes in self._last.items()] + [
+            [name, value] for name, value in self._numbers.items()]
+
+    def continue_from(self, seen: Sequence[Sequence[Any]]) -> None:
+        """Go on as if the captures of this code so far had seen these."""
+        for name, value in seen:
+            if isinstance(value, list):
+                self._note(name, tuple(value))
+            else:
+                self.is_symbolic(name, value)
 
     def _note(self, name: str, sizes: tuple[int, ...]) -> None:
         last = self._last.get(name)

@@ -146,6 +146,28 @@ def is_continuation(code: CodeType) -> bool:
     return origin is not None and origin.code() is not None
 
 
+Place = tuple[int, str, tuple[str, ...], tuple[str, ...], bool, bool]
+"""Where a continuation begins and what it gets, as plain data."""
+
+
+def place_of(code: CodeType) -> tuple[CodeType, Place] | None:
+    """The code that a continuation goes on with, and where; None for other code."""
+    origin = _ORIGINS.get(code)
+    root = None if origin is None else origin.code()
+    if root is None:
+        return None
+    for state, continuation in (_CONTINUATIONS.get(root) or {}).items():
+        if continuation is code:
+            return root, (state.offset, state.stack, state.locals_present, state.cells,
+                          state.suspended, state.iterated)
+    return None
+
+
+def continuation_at(code: CodeType, place: Place) -> CodeType:
+    """The continuation of the code at such a place."""
+    return resume_code(code, _State(*place))
+
+
 def _original(code: CodeType, state: _State) -> tuple[CodeType, _State]:
     root, offset = original_position(code, state.offset)
     return root, replace(state, offset=offset)

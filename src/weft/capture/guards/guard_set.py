@@ -12,9 +12,9 @@ that the C extension evaluates (contract 1). A guard knows its text and the line
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, final
 
 import torch
@@ -116,6 +116,10 @@ class GuardSet:
         self._known_distinct: set[tuple[Source, ...]] = set()
         self._same: list[tuple[Source, Source]] = []
         self._functions: dict[int, tuple[FunctionType, Any, Any, Any]] = {}
+        self.bound_to_process: dict[str, None] = {}
+        """What was taken from this process that no guard compares (`capture/stored/`)."""
+        self.interpreted: dict[int, tuple[CodeType, str]] = {}
+        """The code objects that were interpreted, by id, with the names of their modules."""
         self.noted: dict[Source, None] | None = None
         """What is read, guarded already or not, while somebody wants to know it
         (`late_reads.py`)."""
@@ -124,6 +128,15 @@ class GuardSet:
         """Record that a value known already is read again."""
         if self.noted is not None:
             self.noted[source] = None
+
+    def bind_to_process(self, reason: str) -> None:
+        """Keep the entry from being stored: the capture has used something that differs between
+        processes, such as an address."""
+        self.bound_to_process[reason] = None
+
+    def interpret(self, code: CodeType, globals: Mapping[str, Any]) -> None:
+        """Record that the code was interpreted."""
+        self.interpreted[id(code)] = code, str(globals.get("__name__"))
 
     def add(self, source: Source, kind: str, *args: object) -> None:
         """Require that `source` passes a check; the same check is added once."""

@@ -57,6 +57,11 @@ class Variant:
             type(actual) is type(expected) is types.FunctionType
             and actual.__code__ is expected.__code__)
 
+    @staticmethod
+    def attach_texts(replacement: Any, guards: list[str]) -> None:
+        """Keep the texts of the guards of an entry that another process has compiled."""
+        replacement.__weft_variant__ = StoredVariant(guards)
+
     def change(self, guard_id: object, state: FrameState) -> Change:
         """Why the guard of this number fails for a frame."""
         if not isinstance(guard_id, int) or not 0 <= guard_id < len(self.guards):
@@ -143,6 +148,24 @@ def report_limit(state: FrameState, changes: list[Change], limit: str, *, warn: 
         f"weft.config.{limit} = {getattr(config, limit)} and runs eagerly for further variants; "
         f"what kept changing:\n{shown}\ndo:\n{hints}\n  or raise weft.config.{limit}",
         RecompileLimitWarning, stacklevel=users_level())
+
+
+@final
+class StoredVariant:
+    """The guards of a variant that another process has compiled: their texts."""
+
+    def __init__(self, guards: list[str]) -> None:
+        self.guards = guards
+
+    def runs_the_same(self, state: FrameState) -> bool:
+        """False: what its captures have learned of sizes is not here."""
+        return False
+
+    def change(self, guard_id: Any, state: FrameState) -> Change:
+        """Why the guard of this number fails for a frame."""
+        known = isinstance(guard_id, int) and 0 <= guard_id < len(self.guards)
+        text = self.guards[guard_id] if known else "a value that was read"
+        return Change(text, "", text, "true", "not true", "", "call with what was there before")
 
 
 Reader = Callable[[Any, Any], Any]

@@ -14,16 +14,13 @@ from `v`.
 
 from __future__ import annotations
 
-import builtins
 import enum
 import itertools
-import math
 import re
 import types
 from collections import deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final, final
 
 from torch import fx
@@ -42,15 +39,15 @@ from weft.capture.core.graph import GraphInput
 from weft.capture.core.graph_writes import may_refuse_data
 from weft.capture.core.ignored_warnings import ignoring
 from weft.capture.core.source import Source
-from weft.capture.core.tracebacks import Place, hide, stand_for
+from weft.capture.core.tracebacks import Place, hide
 from weft.capture.library.numbers.symbolic_numbers import condition_of_inputs
 from weft.capture.library.optimizers.early_state import undo_of_states
 from weft.capture.library.random.generators import draw_lines, drawn_from, state_restorer
 from weft.capture.library.standard.locks import GuardsUnderLock, let_go, take, taken_locks
 from weft.capture.library.tensors.device_modes import mode_changes
+from weft.capture.replacement.function import ReplacementParts, replacement_function
 from weft.capture.replacement.reruns import end_frames, random_state_saver
-from weft.capture.replacement.user_lines import relocate_code
-from weft.diagnostics.regions import Region, name_graph
+from weft.diagnostics.regions import Region
 from weft.errors import NumericsError
 from weft.graph_call import GraphCall
 from weft.interrupts import surface
@@ -96,6 +93,8 @@ class ReplacementEmitter:
         """Errors that the program gets from the graph, since what it wrote cannot be undone."""
         self.locks: list[str] = []
         """Expressions of the program's locks under which the graph runs."""
+        self.parts: ReplacementParts | None = None
+        """What the finished function was made of."""
         self.guards_under_lock: GuardsUnderLock | None = None
         """If there are such locks: asks the guards once more."""
 
@@ -254,7 +253,9 @@ class ReplacementEmitter:
             *(f"        {line}" for line in body),
             "    return replacement",
         ])
-        return self._function(graph, text, original_position(code, 0)[0]), text
+        parts = self.parts = ReplacementParts(text, self.constants, self.places, self.region)
+        user = original_position(code, 0)[0]
+        return replacement_function(parts, graph, user, self.tx.root_globals), text
 
     def _may_run_eagerly(self) -> bool:
         """Whether the frame may run from its start, after an operator or a check failed."""
@@ -264,32 +265,6 @@ class ReplacementEmitter:
     def may_rerun(self) -> bool:
         """Whether the replacement may give up before it has changed anything."""
         return self.on_error is not None or self.on_unexpected is not None or bool(self.locks)
-
-    def _function(self, graph: GraphCall | None, text: str, user: types.CodeType
-                  ) -> Callable[[list[Any]], Any]:
-        """Compile the text into a function with the user's globals.
-
-        Builtins that it uses are passed in, because the user's globals may shadow them.
-        """
-        used = {name: _BUILTINS[name] for name in set(_WORD.findall(text)) & _BUILTINS.keys()}
-        head, rest = text.split("\n", 1)
-        namespace: dict[str, Any] = {}
-        exec(f"{head[:-2]}, {', '.join(used)}):\n{rest}", namespace)
-        call = None if graph is None else graph.call
-        template = namespace["make"](call, *self.constants.values(), *used.values())
-        places = {number: self.places[line.strip()]
-                  for number, line in enumerate(text.splitlines(), 1)
-                  if line.strip() in self.places}
-        lines = {number: of_line[0].line for number, of_line in places.items() if of_line}
-        code = relocate_code(template.__code__, user, user.co_firstlineno, lines)
-        stand_for(code, {offset: places[line] for start, end, line in template.__code__.co_lines()
-                         if line in places for offset in range(start, end, 2)})
-        function: Any = types.FunctionType(
-            code, self.tx.root_globals, template.__name__, None, template.__closure__)
-        if graph is not None:
-            name_graph(function, "graph", self.region)
-        function.__weft_constants__ = self.constants  # also those that the text does not use
-        return function  # type: ignore[no-any-return]
 
     def _early_checks(self) -> list[str]:
         """Statements that give up, before anything else happens, if a number is not as it should
@@ -384,12 +359,6 @@ class ReplacementEmitter:
                 self._rerun()])
         return lines
 
-
-_WORD: Final = re.compile(r"\b[A-Za-z]\w*")
-_BUILTINS: Final = {"math": math} | {
-    name: value for name, value in vars(builtins).items()
-    if not (name.startswith("_") or iskeyword(name))}
-"""Names that the text of a replacement may use."""
 
 _PART_OF_CLASS: Final = (type(vars(namedtuple("_", "x"))["x"]),)
 """Types whose instances belong to one class, such as a named tuple's field getters."""

@@ -32,6 +32,7 @@ from weft.capture.core.graph_writes import may_refuse_data
 from weft.diagnostics.failures import handle
 from weft.runtime.data_checks import AssumptionError, CheckFailed
 from weft.shapes.policy import DynamicPolicy
+from weft.storable import storable
 
 
 def random_state_saver(graph: fx.Graph) -> Callable[[], RandomState] | None:
@@ -54,6 +55,7 @@ def end_frames(error: Exception) -> None:
             dict(frame.f_locals)  # before Python 3.13: empties what was read of them before
 
 
+@storable
 def reporter(code: types.CodeType, policy: DynamicPolicy, *, caught: bool
              ) -> Callable[[Exception], None]:
     """The function to call if the graph of a frame raised but the frame itself then did not;

@@ -11,6 +11,7 @@ import abc
 import types
 import typing
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft._torch import FakeTensor
@@ -70,7 +71,15 @@ class _Registered:
     def __init__(self, kind: type, answer: bool) -> None:
         self._kind = weakref.ref(kind)
         self._answer = answer
-        self._token = abc.get_cache_token()
+        self._token: object = abc.get_cache_token()
+
+    def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """As it is made in another process, which has registered other classes."""
+        return registered_later, (self._kind(), self._answer)
+
+    def forget(self) -> None:
+        """Ask again at the next call."""
+        self._token = None
 
     def __call__(self, abstract: type) -> bool:
         token, kind = abc.get_cache_token(), self._kind()
@@ -79,6 +88,13 @@ class _Registered:
                 return False
             self._token = token
         return True
+
+
+def registered_later(kind: type, answer: bool) -> _Registered:
+    """The answer of another process, to be asked for first."""
+    registered = _Registered(kind, answer)
+    registered.forget()
+    return registered
 
 
 def _rely_on_registry(tx: Interpreter, kind: type, classes: type) -> None:

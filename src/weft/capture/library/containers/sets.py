@@ -128,6 +128,7 @@ class SetValue(ContainerMethods):
         self._guard_order(tx)
         if not self._has_real_order():
             return list(self.entries.values())
+        tx.guards.bind_to_process("it uses the order of a set")
         known = {id(key): item for key, item in self.entries.items()}  # asks no key's `__eq__`
         return [known[id(key)] for key in self.keys]
 
@@ -143,6 +144,7 @@ class SetValue(ContainerMethods):
         """What an empty set is to be filled with, to have the order of this one, if there is a
         way."""
         self._guard_order(emit.tx)
+        emit.tx.guards.bind_to_process("it uses the order of a set")
         chosen = self._way() if self._has_real_order() else None
         if chosen is None and self._has_real_order() and self._is_constant_copy():
             return emit.constant(frozenset(self.keys))
@@ -161,6 +163,7 @@ class SetValue(ContainerMethods):
 
     def keeps_order(self, tx: Interpreter) -> bool:
         """Whether the real set will have the order in which capture iterates over it."""
+        tx.guards.bind_to_process("it uses the order of a set")
         if self.source is not None:
             return self.original is not MISSING and not tx.effects.changed(self)
         return self._has_real_order() and self._way() is not None

@@ -168,6 +168,7 @@ def _id(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
         return RunTimeNumber(id, [value])
     if value.source is not None and not value.is_constant:
         tx.guards.add(value.source, "is", obj)
+    tx.guards.bind_to_process("it uses the address of an object (`id`)")
     return constant(id(obj))
 
 
@@ -194,16 +195,24 @@ def _hash(tx: Interpreter, value: SymbolicValue, /) -> SymbolicValue:
         is_nan = isinstance(plain, ConstantValue) and plain.is_nan
         return _default_hash(tx, value) if is_nan else _hash(tx, plain)
     if value.is_constant or isinstance(value, SymbolicNumberValue):
+        _note_hash(tx, value.constant())
         return constant(evaluate(tx, lambda: hash(value.constant())))
     if isinstance(value, TupleValue):
         key = value.dict_key(tx)
         if not has_real_hash(key):
             raise graph_break("unknown-operation", f"hash of {value!r}")
+        tx.guards.bind_to_process("it uses a hash")
         return constant(hash(key))
     inherited: Any = object.__hash__
     if value.python_type().__hash__ is not inherited:
         raise graph_break("unknown-operation", f"hash of {value!r}")
     return _default_hash(tx, value)
+
+
+def _note_hash(tx: Interpreter, obj: Any) -> None:
+    """Only numbers have the same hash in every process."""
+    if type(obj) not in (int, float, bool, complex):
+        tx.guards.bind_to_process("it uses a hash")
 
 
 def _default_hash(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:

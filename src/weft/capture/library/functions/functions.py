@@ -206,6 +206,7 @@ class FunctionValue(SymbolicValue):
         locals = self.bind(tx, args, kwargs)
         code = self.code
         cells = dict(zip(code.co_freevars, self.closure, strict=True))
+        tx.guards.interpret(code, self.globals)
         return Frame(code, tx.globals_of(self.globals), locals, cells, tx.frame)
 
     def bind(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> dict[str, SymbolicValue]:

@@ -1,0 +1,96 @@
+"""Entries on disk, as the compiler sees them: one is looked for at a miss, one is kept afterwards.
+
+Place in the pipeline: called by `compiler.py`. Whatever goes wrong here, the frame is captured as
+if there were no store::
+
+    entry = stored_entry(compiler, state)          # None: capture it
+    keep(compiler, record)                         # the next process has it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from weft.capture.core.source import FrameState
+from weft.capture.stored.lookup import disk, keys, packed, unpacked
+from weft.capture.stored.records import Compiler, Loading, Record, to_data
+from weft.config import CompileOptions, config
+from weft.diagnostics import events
+from weft.interrupts import surface
+from weft.store import DoesNotFit, NotStorable
+
+
+class StoringCompiler(Compiler, Protocol):
+    """What the store asks of the compiler."""
+
+    options: CompileOptions
+    backend: Any
+
+
+_without: Final[list[None]] = []
+
+
+@contextmanager
+def capturing_anew() -> Iterator[None]:
+    """Inside, no entry is loaded: somebody wants to see what capture does."""
+    _without.append(None)
+    try:
+        yield
+    finally:
+        _without.pop()
+
+
+def stored_entry(compiler: StoringCompiler, state: FrameState, *, outermost: bool) -> Any:
+    """An entry for the frame that an earlier process has compiled, or None."""
+    if not config.store_entries or _without:
+        return None
+    try:
+        with events.stage("load"):
+            return _first_that_fits(compiler, state, outermost)
+    except NotStorable:
+        return None
+    except Exception as error:  # noqa: BLE001  a damaged entry: capture it
+        surface(error)
+        events.record("not_loaded", code=state.code, reason=f"{type(error).__name__}: {error}")
+        return None
+
+
+def _first_that_fits(compiler: StoringCompiler, state: FrameState, outermost: bool) -> Any:
+    files = disk()
+    for key in keys(state, compiler.options, compiler.backend, outermost=outermost):
+        content = files.get(key)
+        if content is None:
+            return None
+        try:
+            entry = Loading(unpacked(content), compiler, state).entry()
+        except DoesNotFit as reason:
+            events.record("not_loaded", code=state.code, reason=str(reason))
+            continue
+        events.count("entries_loaded")
+        return entry
+    return None
+
+
+def keep(compiler: StoringCompiler, record: Record, *, outermost: bool) -> None:
+    """Keep a new entry for other processes; why not, if it cannot be, is an event."""
+    if not config.store_entries:
+        return
+    code = record.state.code
+    try:
+        with events.stage("store"):
+            content = packed(to_data(record, compiler))
+            files = disk()
+            for key in keys(record.state, compiler.options, compiler.backend, outermost=outermost):
+                if not files.path(key).exists():
+                    files.put(key, content)
+                    events.count("entries_stored")
+                    return
+    except NotStorable as reason:
+        events.count("entries_not_stored")
+        events.record("not_stored", code=code, reason=str(reason))
+    except Exception as error:  # noqa: BLE001  the entry is compiled: not keeping it costs time only
+        surface(error)
+        events.count("entries_not_stored")
+        events.record("not_stored", code=code, reason=f"{type(error).__name__}: {error}")

@@ -1,0 +1,85 @@
+"""Where entries are kept: one file for each, found by the frame's byte code and the environment.
+
+Place in the pipeline: below `entries.py`. The variants of one code are numbered files, so that an
+entry is never changed: a further one gets the next number::
+
+    keys(state, options, backend)      # ['5d1e...', '81c0...', ...], tried until one is missing
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from weft.backends import is_own
+from weft.capture.core.source import FrameState
+from weft.capture.stored.records import FORMAT
+from weft.config import CompileOptions
+from weft.markers import dynamic_marks
+from weft.runtime.disk_cache import DiskCache
+from weft.store import NotStorable
+from weft.store.code_hash import code_hash
+from weft.store.environment import environment
+from weft.store.identity import Data
+
+_DEEPEST: Final = 4
+"""How deep in the arguments marks are looked for."""
+
+MOST_VARIANTS: Final = 16
+"""How many entries of one code are kept."""
+
+
+def keys(state: FrameState, options: CompileOptions, backend: Any, *, outermost: bool
+         ) -> Iterator[str]:
+    """The keys of a frame's entries; raises NotStorable if they depend on what has no name."""
+    if not is_own(backend):
+        raise NotStorable("its backend is not one of weft's")
+    if options.dynamic_shapes is not None:
+        raise NotStorable("it has dynamic_shapes")
+    text = json.dumps([
+        FORMAT, code_hash(state.code), state.globals.get("__name__"), outermost, backend.name,
+        options.fullgraph, options.dynamic, _marks(state), environment(),
+    ])
+    for number in range(MOST_VARIANTS):
+        yield hashlib.sha256(f"{number} {text}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _marks(state: FrameState) -> Data:
+    """What the program said about the sizes of its arguments (`weft.mark_dynamic`)."""
+    tensors = [tensor for value in state.locals for tensor in _tensors_in(value, _DEEPEST)]
+    return [[at, sorted(map(repr, dynamic_marks(tensor).items()))]
+            for at, tensor in enumerate(tensors) if dynamic_marks(tensor)]
+
+
+def _tensors_in(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and type(value) in (tuple, list):
+        for item in value:
+            yield from _tensors_in(item, depth - 1)
+    elif depth and type(value) is dict:
+        for item in value.values():
+            yield from _tensors_in(item, depth - 1)
+
+
+def disk() -> DiskCache:
+    """The files of entries."""
+    return DiskCache("entries")
+
+
+def packed(data: Data) -> bytes:
+    """An entry as a file's content."""
+    return zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 1)
+
+
+def unpacked(content: bytes) -> Data:
+    """The entry in a file; raises ValueError if it is none."""
+    try:
+        return json.loads(zlib.decompress(content).decode())
+    except zlib.error as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,245 @@
+"""A compiled entry as one value, and as data.
+
+Place in the pipeline: between the compiler, which has the parts, and the files. A `Record` is what
+a capture leaves: guards, the text of the replacement and what it refers to, the graph's callable.
+`to_data` writes it as lists and texts; `Loading` makes an entry of them in another process::
+
+    data = to_data(record, compiler)
+    entry = Loading(data, compiler, state).entry()       # or raises DoesNotFit
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final
+
+from weft import _frame
+from weft.capture.bytecode.continuation import continuation_at, original_position, place_of
+from weft.capture.core.frame import is_polyfill
+from weft.capture.core.source import FrameState, is_library
+from weft.capture.core.tracebacks import Place
+from weft.capture.guards.guard_set import Guard
+from weft.capture.guards.recompiles import Variant
+from weft.capture.replacement.function import ReplacementParts, replacement_function
+from weft.capture.sharing import Settings
+from weft.capture.stored.guards import nodes_to_data, tree_checks_to_data, tree_of
+from weft.errors import is_ours
+from weft.graph_call import GraphCall
+from weft.shapes.policy import DynamicPolicy
+from weft.store import DoesNotFit, NotStorable, Reader, Writer
+from weft.store.code_hash import code_hash, nested_codes
+from weft.store.identity import Data
+from weft.store.names import name_of
+from weft.store.writer import Program, outer_function
+
+FORMAT: Final = 1
+
+
+class Compiler(Protocol):
+    """What entries refer to of the compiler that made them."""
+
+    settings: Settings
+
+    def compiled(self, function: types.FunctionType) -> Any:
+        """The compiled form of a function."""
+
+    def own_code(self, code: types.CodeType) -> types.CodeType:
+        """The compilation's copy of a code object."""
+
+    def policy(self, code: types.CodeType) -> DynamicPolicy:
+        """Which sizes of the code are symbolic."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The parts of a new entry."""
+
+    state: FrameState
+    nodes: Sequence[Any]
+    tree_checks: Sequence[Any]
+    n_slots: int
+    guards: Sequence[Guard]
+    parts: ReplacementParts
+    graph: GraphCall | None
+    needs_hook: bool
+    may_rerun: bool
+    any_size: bool
+    interpreted: Mapping[int, tuple[types.CodeType, str]]
+    """The code objects that were interpreted, with the names of their modules."""
+    bound_to_process: Sequence[str]
+    """What the capture took from this process that no guard compares."""
+
+
+# -- to data ---------------------------------------------------------------------------------------
+
+
+def to_data(record: Record, compiler: Compiler) -> Data:
+    """The entry as lists and texts; raises NotStorable."""
+    for reason in record.bound_to_process:
+        raise NotStorable(reason)
+    state, parts = record.state, record.parts
+    writer = Writer()
+    writer.external(state.globals, ["globals"])
+    writer.external(state.code, ["code"])
+    writer.external(compiler.policy(state.code), ["policy"])
+    root = original_position(state.code, 0)[0]
+    codes = {code_hash(code) for own in (state.code, root) for code in nested_codes(own)}
+    nodes = nodes_to_data(writer, record.nodes)
+    checks = tree_checks_to_data(writer, record.tree_checks)
+    constants = [[name, _constant_to_data(writer, compiler, root, value)]
+                 for name, value in parts.constants.items()]
+    graph = None if record.graph is None else _graph_to_data(writer, record.graph)
+    libraries = _cover(writer, record.interpreted, codes)
+    return {
+        "nodes": nodes, "checks": checks, "slots": record.n_slots, "text": parts.text,
+        "constants": constants, "graph": graph, "region": parts.region,
+        "places": _places_to_data(parts.places, state.code),
+        "flags": [record.needs_hook, record.may_rerun, record.any_size],
+        "programs": [[p.identity, None if p.name is None else list(p.name)]
+                     for p in writer.programs],
+        "libraries": libraries,
+        "policy": compiler.policy(state.code).seen(),
+        "guards": [str(guard) for guard in record.guards],
+    }
+
+
+def _graph_to_data(writer: Writer, graph: GraphCall) -> Data:
+    return [writer.value(graph.call), graph.boxed, graph.restores]
+
+
+def _constant_to_data(writer: Writer, compiler: Compiler, root: types.CodeType, value: Any) -> Data:
+    if isinstance(value, _frame.CompiledFunction):
+        return ["continuation", *_continuation_to_data(writer, compiler, root, value)]
+    if isinstance(value, types.MethodType) and value.__self__ is compiler:
+        return ["compiler", value.__name__]
+    return writer.value(value)
+
+
+def _continuation_to_data(writer: Writer, compiler: Compiler, root: types.CodeType, value: Any
+                          ) -> list[Data]:
+    function = value.__wrapped__
+    place = place_of(function.__code__)
+    if place is None or getattr(value.on_miss.function, "__self__", None) is not compiler:
+        raise NotStorable("it calls another compiled function")
+    if code_hash(place[0]) != code_hash(root):
+        raise NotStorable("it breaks inside of an inlined function")
+    if function.__closure__:
+        raise NotStorable("it goes on in a function with a closure")
+    return [*place[1], function.__name__, writer.value(function.__globals__)]
+
+
+def _places_to_data(places: Mapping[str, tuple[Place, ...]], root: types.CodeType) -> Data:
+    for frames in places.values():
+        if any(place.code is not root for place in frames):
+            raise NotStorable("tracebacks of it show inlined functions")
+    return [[line, [[p.offset, p.line, p.last_line] for p in frames]]
+            for line, frames in places.items()]
+
+
+def _cover(writer: Writer, interpreted: Mapping[int, tuple[types.CodeType, str]],
+           known: set[str]) -> list[Data]:
+    """Make sure that every code that was interpreted is compared when the entry is loaded: by a
+    guard's object, or found by its name; returns what is to be compared of the libraries'."""
+    libraries: list[Data] = []
+    known |= writer.codes()
+    for code, module in interpreted.values():
+        if is_polyfill(code) or is_ours(code.co_filename):
+            continue
+        if not is_library(module) and code_hash(code) in known:
+            continue
+        function = outer_function(module, code.co_qualname) if (
+            "<" not in code.co_qualname) else None
+        is_there = function is not None and function.__code__ is code
+        if is_library(module):
+            if is_there:
+                libraries.append(_of_library(code, module))
+            continue
+        if not is_there or name_of(function) is None:
+            raise NotStorable(f"no name leads to the inlined {module}.{code.co_qualname}")
+        writer.refer(function)
+        known |= writer.codes()
+    return libraries
+
+
+def _of_library(code: types.CodeType, module: str) -> Data:
+    return [module, code.co_qualname, code.co_firstlineno, len(code.co_code)]
+
+
+# -- from data -------------------------------------------------------------------------------------
+
+
+@final
+class Loading:
+    """One entry as it is loaded for a frame."""
+
+    def __init__(self, data: Data, compiler: Compiler, state: FrameState) -> None:
+        self.data = data
+        self.compiler = compiler
+        self.state = state
+        self.root = original_position(state.code, 0)[0]
+        self.reader = Reader([Program(identity, None if name is None else (name[0], name[1]))
+                              for identity, name in data["programs"]])
+        self.reader.externals = {
+            "globals": lambda _: state.globals,
+            "code": lambda _: state.code,
+            "policy": lambda _: compiler.policy(state.code),
+            "compiler": lambda item: getattr(compiler, item[1]),
+            "continuation": self._continuation,
+        }
+
+    def entry(self) -> Any:
+        """The entry; raises DoesNotFit if the frame is not like the one that it was made from."""
+        data, state = self.data, self.state
+        tree = tree_of(self.reader, data["nodes"], data["checks"], data["slots"], state)
+        if tree.check(*state[1:]) is None:
+            raise DoesNotFit("a guard does not hold")
+        self._compare_libraries()
+        self.reader.check_all()
+        needs_hook, may_rerun, any_size = data["flags"]
+        entry = _frame.Entry(tree, self._replacement(), state.globals, needs_hook, may_rerun,
+                             any_size=any_size, owner=self.compiler.settings)
+        self.compiler.policy(state.code).continue_from(data["policy"])
+        return entry
+
+    def _compare_libraries(self) -> None:
+        for module, qualname, line, size in self.data["libraries"]:
+            function = outer_function(module, qualname)
+            if function is None or _of_library(function.__code__, module) != [
+                    module, qualname, line, size]:
+                raise DoesNotFit(f"another {module}.{qualname}")
+
+    def _replacement(self) -> Callable[[list[Any]], Any]:
+        data, reader = self.data, self.reader
+        reader.compile(sorted(_kernel_texts(data["graph"])))
+        graph = None
+        if data["graph"] is not None:
+            call, boxed, restores = data["graph"]
+            graph = GraphCall(reader.value(call), boxed=boxed, restores=restores)
+        constants = {name: reader.value(value) for name, value in data["constants"]}
+        code, namespace = self.state.code, self.state.globals
+        places = {line: tuple(Place(code, namespace, *numbers) for numbers in frames)
+                  for line, frames in data["places"]}
+        parts = ReplacementParts(data["text"], constants, places, data["region"])
+        function = replacement_function(parts, graph, self.root, self.state.globals)
+        Variant.attach_texts(function, data["guards"])
+        return function
+
+    def _continuation(self, data: Data) -> Any:
+        _, offset, stack, present, cells, suspended, iterated, name, namespace = data
+        is_root = self.root is self.state.code
+        root = self.compiler.own_code(self.root) if is_root else self.root
+        code = continuation_at(root, (
+            offset, stack, tuple(present), tuple(cells), suspended, iterated))
+        function = types.FunctionType(code, self.reader.value(namespace), name)
+        return self.compiler.compiled(function)
+
+
+def _kernel_texts(data: Data) -> set[str]:
+    """The texts of all kernels in the data."""
+    if type(data) is not list:
+        return set()
+    own = {data[2]} if len(data) == 6 and data[0] == "kernel" else set()
+    return own.union(*map(_kernel_texts, data))

@@ -1,0 +1,39 @@
+"""Marks for what stored entries may contain of weft's own: its state means the same in any process.
+
+Place in the pipeline: the bottom. Entries on disk (`store/`) hold objects of marked classes as
+their fields, and functions that marked functions make as their variables. What has state of one
+process (an address, a counter of this interpreter, a cache) is not marked; it may say by `remade`
+how another process makes it::
+
+    @storable
+    def starts_at(offset):              # the function inside is stored as 'offset = 4'
+        return lambda tensor: tensor.storage_offset() == offset
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+_marked: Final[dict[int, object]] = {}
+
+
+def storable(marked: T) -> T:
+    """Mark a class, or a function that makes functions."""
+    _marked[id(marked)] = marked
+    return marked
+
+
+def is_storable(obj: object) -> bool:
+    """Whether the class or function is marked."""
+    return id(obj) in _marked
+
+
+@runtime_checkable
+class Remade(Protocol):
+    """An object that another process makes by a call."""
+
+    def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """A function of a module of weft, and the arguments with which it makes the same."""
