@@ -71,7 +71,7 @@ def benchmark(
     own_args, own_kwargs = tree_map(_without_history, (_as_tuple(args), dict(kwargs or {})))
     program = _Program(_original(fn), own_args, own_kwargs)
     contenders = {"weft": lambda f: api.compile(f, **settings), **_contenders(against)}
-    with _put_back(program.fn):
+    with _put_back(program.fn), capture.alone():
         expected = program.call(program.fn)
         if backward:
             program.differentiate(expected)

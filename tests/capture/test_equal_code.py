@@ -16,6 +16,7 @@ import torch
 from torch import fx, nn
 
 import weft
+from weft import _frame
 from weft.config import config
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -225,7 +226,7 @@ def outer(x: torch.Tensor) -> torch.Tensor:
 
 SETTINGS: list[dict[str, Any]] = [
     {}, {"dynamic": True}, {"dynamic": False}, {"options": {"data_dependent": False}},
-    {"options": {"cache_size_limit": 3}}, {"fullgraph": False, "mode": "max-autotune"}]
+    {"options": {"cache_size_limit": 3}}, {"mode": "max-autotune-no-cudagraphs"}]
 
 
 @pytest.mark.parametrize("function", [inner, outer])
@@ -269,6 +270,35 @@ def test_settings_of_the_process_are_settings() -> None:
     weft.reset()
     weft.compile(f, backend=backend)(X)
     assert backend.graphs == 3
+
+
+def test_layers_with_cuda_graphs_are_compiled_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph reads the parameters of one layer in place."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    backend = Counted()
+    for layer in (Layer(), Layer()):
+        weft.compile(layer, backend=backend, options={"cudagraphs": True})(X)
+    assert backend.graphs == 2
+
+
+def test_what_failed_once_is_tried_by_later_compilations() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    backend = Counted()
+    _frame.skip(weft.compile(f, backend=backend).__wrapped__.__code__)  # as a failed run does
+    weft.compile(f, backend=backend)(X)
+    assert backend.graphs == 1
+
+
+def test_benchmarks_compile_anew() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    weft.compile(f, backend="eager")(X)
+    before = weft.stats()["graphs"]
+    weft.benchmark(f, X, against=("eager",), rounds=1, seconds=0, backend="eager")
+    assert weft.stats()["graphs"] == before + 1
 
 
 def test_explain_compiles_anew() -> None:

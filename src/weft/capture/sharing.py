@@ -39,9 +39,10 @@ Subject = CodeType | type
 
 @final
 class Settings:
-    """The settings of equal `weft.compile` calls."""
+    """The settings of equal `weft.compile` calls, or (not `shared`) of one call alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool) -> None:
+        self._shared = shared
         self.policies: PerCode[DynamicPolicy] = PerCode()
         """What was learned of the program's frames that compiled code calls."""
         self._codes: PerCode[PerCode[CodeType]] = PerCode()
@@ -54,10 +55,10 @@ class Settings:
         if of_subject is None:
             of_subject = self._codes[code] = PerCode()
         copy = of_subject.get(subject)
-        if copy is None:
+        if copy is None or _frame.is_settled(copy):  # what failed once may have been mended
             copy = of_subject[subject] = code.replace()
             weakref.finalize(subject, _kept.pop, id(copy), None).atexit = False
-        if _is_of_module(function):
+        if self._shared and _is_of_module(function):
             _keep(copy)
         return copy
 
@@ -87,8 +88,8 @@ _alone: list[None] = []
 
 def settings_of(options: CompileOptions, backend: Callable[..., Any]) -> Settings:
     """The settings of one call, the same object for equal ones."""
-    if _alone or options.dynamic_shapes is not None:
-        return Settings()
+    if _alone or options.dynamic_shapes is not None or _records_calls(options):
+        return Settings(shared=False)
     overrides = tuple(sorted(options.overrides.items()))
     defaults = tuple(getattr(config, field.name) for field in fields(config))
     key = (options.fullgraph, options.dynamic, options.mode, overrides, defaults, backend,
@@ -96,10 +97,17 @@ def settings_of(options: CompileOptions, backend: Callable[..., Any]) -> Setting
     try:
         settings = _shared.get(key)
     except TypeError:  # a setting that has no hash
-        return Settings()
+        return Settings(shared=False)
     if settings is None:
-        settings = _shared[key] = Settings()
+        settings = _shared[key] = Settings(shared=True)
     return settings
+
+
+def _records_calls(options: CompileOptions) -> bool:
+    """Whether compiled code becomes CUDA graphs, which read parameters at their addresses: those of
+    one layer."""
+    wanted = options.overrides.get("cudagraphs", config.cudagraphs)
+    return bool(wanted) and torch.cuda.is_available()
 
 
 def _is_of_module(function: FunctionType) -> bool:
