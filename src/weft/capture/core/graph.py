@@ -156,9 +156,12 @@ class GraphBuilder(CallRecorder):
         self.verify_checks()
         self.is_finished = True
         needed = self._kept.union(outputs)
-        used = [i for i in self.inputs if i.node.users or i.node in needed]
-        for unused in (i for i in self.inputs if i not in used):
-            self.graph.erase_node(unused.node)
+        used: list[GraphInput] = []
+        for item in self.inputs:
+            if item.node.users or item.node in needed:
+                used.append(item)
+            else:
+                self.graph.erase_node(item.node)
         module = fx.GraphModule(self.holder, self.graph, "CapturedGraph")
         return module, used
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from weft._cpu import Kernel as CompiledKernel
 from weft.codegen.cpp.emit import emit
+from weft.codegen.ir.kernel_form import Form, form
 from weft.codegen.ir.loop_ir import Kernel
 from weft.diagnostics import events
 from weft.runtime.compile_pool import submit
@@ -27,7 +28,7 @@ def compile_kernels(
     Device and hints are for other targets; here one text is good for all. Raises CompilerNotFound
     without a C++ compiler.
     """
-    sources = [source_of(kernel) for kernel in kernels]
+    sources = _sources(kernels)
     started = submit(sources)
     if events.watched():
         for kernel, source in zip(kernels, sources, strict=True):
@@ -46,6 +47,16 @@ def _listing(kernel: Kernel, source: str) -> str:
     names = ", ".join(f"b{i}: {b.name}" for i, b in enumerate(kernel.buffers))
     origins = "".join(f"// {origin}\n" for origin in kernel.origins)
     return f"// {kernel.name}({names})\n{origins}{source}"
+
+
+def _sources(kernels: Sequence[Kernel]) -> list[str]:
+    """The texts of all kernels; one of each form is written."""
+    forms = [form(kernel) for kernel in kernels]
+    texts: dict[Form, str] = {}
+    for key, kernel in zip(forms, kernels, strict=True):
+        if key not in texts:
+            texts[key] = source_of(kernel)
+    return [texts[key] for key in forms]
 
 
 def source_of(kernel: Kernel) -> str:
