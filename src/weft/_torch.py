@@ -169,6 +169,7 @@ from torch._subclasses.fake_tensor import (
     torch_decomp_decompositions,
 )
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation
+from torch._subclasses.fake_tensor import init_gpu_context as make_context_of_device
 
 # capture: what a distribution's lazy property is when it is read from the class.
 from torch._tensor_str import PRINT_OPTS as print_options

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -66,3 +68,19 @@ def test_a_device_of_the_program() -> None:
     x = torch.randn(3)
     torch.testing.assert_close(compiled(x), program(x))
     assert weft.stats()["graph_breaks"] == 0
+
+
+FIRST_OF_A_PROCESS = """
+import torch, weft
+weft.config.strict = True
+compiled = weft.compile(lambda n: torch.zeros(n, device="cuda") + torch.ones(n, device={device!r}))
+assert compiled(3).tolist() == [1.0] * 3
+assert weft.stats()["graph_breaks"] == 0, weft.stats()
+"""
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_the_first_tensor_of_a_process_is_made_inside(device: str) -> None:
+    program = FIRST_OF_A_PROCESS.format(device=device)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

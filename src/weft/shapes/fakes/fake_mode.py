@@ -15,6 +15,7 @@ with symbolic as with static sizes::
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -28,6 +29,7 @@ from weft._torch import (
     OpOverload,
     are_functorch_transforms_active,
     in_kernel_invocation,
+    make_context_of_device,
     no_modes,
     should_allow_numbers_as_tensors,
 )
@@ -48,8 +50,7 @@ if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
 
 _META: Final = torch.device("meta")
-"""Versions whose `FakeTensorMode` was read: its attributes and the order of its rules."""
-
+_WITH_CONTEXT: Final = frozenset({"cuda", "xpu"})
 _SIZE_QUESTIONS: Final = frozenset(
     {torch.ops.aten.size.default, torch.ops.aten.stride.default, torch.ops.aten.numel.default}
 )
@@ -206,6 +207,7 @@ class MemoFakeMode(FakeTensorMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> object:
         """PyTorch's own result. It logs operators' errors, which the program may expect."""
+        _use_device(kwargs.get("device"))
         if func in _LIFTS and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:
             return self._lifted(args[0])
         _unlogged.depth += 1
@@ -237,6 +239,7 @@ class MemoFakeMode(FakeTensorMode):
         kwargs: Mapping[str, object], call: CallReader,
     ) -> object:
         """The result of a plain operator by the first rule that applies, else by PyTorch."""
+        _use_device(kwargs.get("device"))
         if not IS_TESTED or (not call.tensors and should_allow_numbers_as_tensors(func)):
             return corrected(func, args, self._by_pytorch(func, types, args, kwargs), self._cast)
         with without_sympy():
@@ -348,3 +351,12 @@ def _concrete(value: object, mode: FakeTensorMode) -> object:
     size, stride = [int(n) for n in value.size()], [int(n) for n in value.stride()]
     meta = make_meta(size, stride, value.dtype)
     return make_fake(mode, meta, value.fake_device)
+
+
+@functools.cache
+def _use_device(device: object) -> None:
+    """Let PyTorch make the context of a device outside of modes, once: with the first fake there it
+    makes a tensor, which a mode would fake, and so on without end."""
+    if isinstance(device, torch.device) and device.type in _WITH_CONTEXT:
+        with no_modes():
+            make_context_of_device(device)
