@@ -272,6 +272,19 @@ def test_settings_of_the_process_are_settings() -> None:
     assert backend.graphs == 3
 
 
+def test_layers_beside_one_that_another_process_compiled() -> None:
+    layers = [Layer() for _ in range(4)]
+    for k, layer in enumerate(layers):
+        layer.scale = 0.5 + k
+    with config.patch(store_entries=True), torch.no_grad():
+        weft.compile(layers[0])(X)
+        weft.reset()
+        compiled = [weft.compile(layer) for layer in layers]
+        for layer, f in zip(layers, compiled, strict=True):
+            torch.testing.assert_close(f(X), layer(X))
+        assert weft.stats()["graphs"] <= 2 and weft.stats()["entries_loaded"]
+
+
 def test_layers_with_cuda_graphs_are_compiled_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CUDA graph reads the parameters of one layer in place."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -299,6 +312,12 @@ def test_benchmarks_compile_anew() -> None:
     before = weft.stats()["graphs"]
     weft.benchmark(f, X, against=("eager",), rounds=1, seconds=0, backend="eager")
     assert weft.stats()["graphs"] == before + 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripted_modules_have_no_forward_in_their_class() -> None:
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    torch.testing.assert_close(weft.compile(scripted)(X), scripted(X))
 
 
 def test_explain_compiles_anew() -> None:

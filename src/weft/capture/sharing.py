@@ -144,8 +144,8 @@ def subject_of(target: object) -> Subject:
     if isinstance(target, FunctionType):
         return target.__code__
     if isinstance(target, torch.nn.Module):
-        own = target.__dict__.get("forward")
-        return subject_of(type(target).forward if own is None else own)
+        forward = target.__dict__.get("forward") or getattr(type(target), "forward", None)
+        return type(target) if forward is None else subject_of(forward)
     if isinstance(target, MethodType):
         of_module = isinstance(target.__self__, torch.nn.Module)
         library = of_module and target.__func__ in vars(torch.nn.Module).values()
