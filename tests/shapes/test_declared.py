@@ -274,6 +274,7 @@ def test_marks_of_torch_dynamo_count() -> None:
 
     for mark, expected in ((dynamo.mark_dynamic, 1), (dynamo.maybe_mark_dynamic, 1),
                            (dynamo.mark_static, 3)):
+        weft.reset()  # calls of the same code share what was compiled
         calls = x_of((4, 3), (7, 3), (9, 3))
         for (x,) in calls:
             mark(x, 0)
