@@ -7,7 +7,8 @@
 #                 the same with another PyTorch, in an environment outside of the repository that is
 #                 made once (the registry's build has CUDA: several GB)
 #   make test-integrations
-#                 Trainer, accelerate, peft, diffusers, Lightning with weft in torch.compile's place
+#                 Trainer, accelerate, diffusers, Lightning, PyG, gpytorch, pyro, ... with weft in
+#                 torch.compile's place, and the programs of docs/using
 #   make wheel    an sdist, and from it a wheel for PYTHON, in dist/ (manylinux if auditwheel is there)
 #   make test-package
 #                 both installed into environments without weft, and tried
@@ -65,7 +66,7 @@ test-quick: build
 # The libraries are installed here, not by `make test`, which skips these tests.
 test-integrations: build
 	$(BIN)/pip install --quiet -c $(VENV)/constraints.txt -e '.[integrations]' --no-build-isolation
-	$(PY) -m pytest -n $(JOBS) tests/integrations
+	$(PY) -m pytest -n $(JOBS) tests/integrations tests/api/test_pages.py
 
 lint: build
 	$(BIN)/ruff check .

@@ -14,13 +14,36 @@ PROGRAMS = {
     for number, program in enumerate(BLOCK.findall(page.read_text()))
 }
 
+IMPORTED = re.compile(r"^(?:import|from) .*$", re.MULTILINE)
+LIBRARIES = ("accelerate", "diffusers", "gpytorch", "lightning", "pyro", "torch_geometric",
+             "transformers")
+"""Those of the extra `integrations`: `make test-integrations` has them."""
+
 
 def test_the_page_for_users_of_torch_compile_has_programs():
     assert "from-torch-compile-0" in PROGRAMS
 
 
 @pytest.mark.usefixtures("fresh")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "integrations" not in name])
 def test_programs_of_pages_run(name):
-    exec(compile(PROGRAMS[name], name, "exec"), {"__name__": name})
-    weft.uninstall()
+    _run(name)
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "integrations" in name])
+def test_programs_with_libraries_run(name):
+    imported = " ".join(IMPORTED.findall(PROGRAMS[name]))
+    for library in LIBRARIES:
+        if re.search(rf"\b{library}\b", imported):
+            pytest.importorskip(library)
+    pytest.importorskip("accelerate")  # the Trainer needs it
+    _run(name)
+
+
+def _run(name):
+    try:
+        exec(compile(PROGRAMS[name], name, "exec"), {"__name__": name})
+    finally:
+        weft.uninstall()

@@ -77,8 +77,12 @@ PROGRAMS = (rows_and_columns, branches_on_a_size, joined_and_repeated, writes_it
 CALLS = ((3, 2), (7, 2), (11, 5))
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+SYMBOLIC_AT_ONCE = (rows_and_columns, writes_its_input, floats)
+"""The others meet symbols in their second call."""
+
+
+@pytest.mark.parametrize(("program", "dynamic"), [
+    *((program, None) for program in PROGRAMS), *((program, True) for program in SYMBOLIC_AT_ONCE)])
 def test_programs_give_what_eager_gives_for_all_sizes(program, dynamic):
     compiled = torch.compile(program, backend=backend, dynamic=dynamic)
     for size, n in CALLS:

@@ -276,6 +276,31 @@ def test_factorizations_are_expected_to_succeed(backend):
     assert (weft.stats()["graphs"], weft.stats()["graph_breaks"]) == (1, 0)
 
 
+def test_a_hook_that_branches_on_data_ends_the_graph_alone():
+    told = []
+
+    def checked(gradient):
+        if torch.isnan(gradient).any():
+            told.append("NaN")
+        return gradient
+
+    def f(x):
+        if (x == math.inf).any():  # is in the graph, which the hook is not
+            raise ValueError("infinite")
+        y = x * 2
+        y.register_hook(checked)
+        return y.sum() * x[0]
+
+    weft.reset()
+    compiled, x = weft.compile(f), X.clone().requires_grad_()
+    for scale in (1.0, math.nan):
+        torch.testing.assert_close(
+            torch.autograd.grad(compiled(x) * scale, x), torch.autograd.grad(f(x) * scale, x),
+            equal_nan=True)
+    assert told == ["NaN", "NaN"]
+    assert (weft.stats()["graphs"], weft.stats()["graph_breaks"]) == (2, 1)
+
+
 # -- tests and loops ------------------------------------------------------------------------------
 
 

@@ -45,6 +45,8 @@ def _register_hook(tx: Interpreter, tensor: TensorValue, hook: SymbolicValue) ->
     with rehearsal(tx, f"the hook {hook!r}", [tensor, *tensors]) as read:
         gradient = record(tx, torch.empty_like, [tensor])
         result = tx.force(hook.call(tx, [gradient], {}))
+        if tx.builder.n_checks:  # of assumptions about data: a backward cannot run eagerly instead
+            raise graph_break("gradient-hook", f"the hook {hook!r}, which branches on data")
     if not is_none(result) and not isinstance(result, TensorValue):
         raise graph_break("gradient-hook", f"the hook {hook!r}, which gives no tensor")
     reads = late_reads(tx, f"the hook {hook!r}", read)
