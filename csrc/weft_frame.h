@@ -327,6 +327,8 @@ PyObject *rerun_done(PyObject *result, PyObject *signal); /* tells what it asks 
 PyObject *tail_calls_run(PyObject *result);
 
 /* ---- frame_objects.c --------------------------------------------------------------------------- */
+void frames_end(void); /* empties the frames that wait for it, of replacements that have ended */
+void error_end_frames(PyObject *error); /* empties the finished frames that an error came through */
 void error_clean(void); /* of the exception that is set: what its traceback shows */
 int error_absorb(void);  /* 0: there was none, or it makes a check fail and is gone; -1: it propagates */
 

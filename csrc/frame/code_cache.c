@@ -287,6 +287,7 @@ PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss)
     Py_DECREF(collected);
     if (result == NULL)
         error_clean();
+    frames_end();
     return result;
 }
 

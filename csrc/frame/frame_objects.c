@@ -35,6 +35,83 @@ static PyObject *ours(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssi
     return call_ours(args[0], args + 1, n - 1);
 }
 
+/* frame_arguments(frame): what its positional parameters are now, and behind them the `*args`, if there
+ * are any. (f_locals would stay in the frame, with all its variables, before Python 3.13.) */
+static PyObject *frame_arguments(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    if (!PyFrame_Check(object))
+        return PyErr_SetString(PyExc_TypeError, "frame_arguments: no frame"), NULL;
+    Frame *frame = ((PyFrameObject *)object)->f_frame;
+    PyCodeObject *code = frame_code(frame);
+    int n = code->co_argcount, rest = code->co_flags & CO_VARARGS ? 1 : 0;
+    PyObject *values = PyTuple_New(n + rest);
+    for (int i = 0; values != NULL && i < n + rest; i++) {
+        PyObject *value = frame->localsplus[i < n ? i : n + code->co_kwonlyargcount];
+        if (value != NULL && PyCell_Check(value))
+            value = PyCell_GET(value);
+        PyTuple_SET_ITEM(values, i, Py_NewRef(value != NULL ? value : Py_None));
+    }
+    return values;
+}
+
+/* ---- frames of replacements that outlive their run ---------------------------------------------- */
+
+static _Thread_local PyObject *left_frames; /* list of those that were still running; or NULL */
+
+/* Lets go of the variables of a finished frame, last first, as Python unwinds its stack; 0 if it runs. */
+static int end_frame(PyFrameObject *object)
+{
+    Frame *frame = object->f_frame;
+    if (frame->owner != FRAME_OWNED_BY_FRAME_OBJECT)
+        return 0;
+    for (int i = frame_code(frame)->co_nlocals - 1; i >= 0; i--)
+        Py_CLEAR(frame->localsplus[i]);
+    return 1;
+}
+
+/* end_frame(frame): a traceback, or the frame that was called last, keeps a frame and so its variables.
+ * Those of a replacement stand for the program's stack too, which ends with the frame. */
+static PyObject *end_frame_of(PyObject *Py_UNUSED(module), PyObject *frame)
+{
+    if (!PyFrame_Check(frame))
+        return PyErr_SetString(PyExc_TypeError, "end_frame: no frame"), NULL;
+    if (!end_frame((PyFrameObject *)frame)) {
+        if (left_frames == NULL && (left_frames = PyList_New(0)) == NULL)
+            return NULL;
+        if (PyList_Append(left_frames, frame) < 0)
+            return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+void frames_end(void)
+{
+    if (left_frames == NULL)
+        return;
+    PyObject *error = take_exception();
+    PyObject *frames = left_frames;
+    left_frames = NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(frames); i++) {
+        PyObject *left = end_frame_of(NULL, PyList_GET_ITEM(frames, i));
+        if (left == NULL)
+            PyErr_Clear();
+        Py_XDECREF(left);
+    }
+    Py_DECREF(frames);
+    if (error != NULL)
+        restore_exception(error);
+}
+
+void error_end_frames(PyObject *error)
+{
+    PyObject *traceback = PyException_GetTraceback(error);
+    for (PyTracebackObject *at = (PyTracebackObject *)traceback; at != NULL; at = at->tb_next)
+        end_frame(at->tb_frame);
+    Py_XDECREF(traceback);
+}
+
+/* ---- errors ------------------------------------------------------------------------------------- */
+
 static PyObject *cleaner; /* (error, traceback) -> traceback; or NULL */
 
 void error_clean(void)
@@ -107,6 +184,12 @@ static PyMethodDef functions[] = {
     {"pass_on_exceptions", set_outside, METH_O,
      PyDoc_STR("pass_on_exceptions(function)\n--\n\n"
                "An exception for which the function returns True is no failed guard.")},
+    {"end_frame", end_frame_of, METH_O,
+     PyDoc_STR("end_frame(frame)\n--\n\n"
+               "Empty the frame of a replacement: now, or when it has ended.")},
+    {"frame_arguments", frame_arguments, METH_O,
+     PyDoc_STR("frame_arguments(frame)\n--\n\n"
+               "The values of a frame's positional parameters, then the tuple of the others.")},
     {"frame_object", frame_object, METH_VARARGS,
      PyDoc_STR("frame_object(code, globals, line)\n--\n\n"
                "For tracebacks: a frame object of code without arguments, with no variable set.")},

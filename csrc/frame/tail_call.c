@@ -129,9 +129,15 @@ PyObject *tail_calls_run(PyObject *result)
     return result;
 }
 
+/* What the replacement held must not outlive the eager run's own references, whose end the program may
+ * see (a generator's `finally`). */
 PyObject *rerun_signal(PyObject *result)
 {
-    return result == NULL && PyErr_ExceptionMatches(RunEagerly) ? take_exception() : NULL;
+    if (result != NULL || !PyErr_ExceptionMatches(RunEagerly))
+        return NULL;
+    PyObject *signal = take_exception();
+    error_end_frames(signal);
+    return signal;
 }
 
 PyObject *rerun_done(PyObject *result, PyObject *signal)

@@ -35,6 +35,8 @@ from itertools import pairwise
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar, final
 
+from weft._frame import frame_arguments
+
 Handler = Callable[[int, FrameType | None], Any]
 T = TypeVar("T")
 
@@ -180,11 +182,10 @@ def _is_handler(frame: FrameType) -> bool:
     code = frame.f_code
     if frame.f_back is None or code.co_argcount + bool(code.co_flags & _VARARGS) == 0:
         return False
-    values = frame.f_locals
-    arguments = [values.get(name) for name in code.co_varnames[:code.co_argcount]]
+    arguments = frame_arguments(frame)
     if code.co_flags & _VARARGS:
-        rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
-        arguments += rest if isinstance(rest, tuple) else ()
+        rest = arguments[-1]
+        arguments = (*arguments[:-1], *(rest if isinstance(rest, tuple) else ()))
     return any(b is frame.f_back and isinstance(a, int) for a, b in pairwise(arguments))
 
 

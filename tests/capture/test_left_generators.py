@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import cast
 
+import pytest
 import torch
 
 import weft
+
+Program = Callable[[torch.Tensor, list[str]], object]
 
 
 def numbers() -> Iterator[int]:
@@ -100,3 +105,74 @@ def test_finally_runs_where_the_generator_is_dropped() -> None:
             log: list[str] = []
             compiled(torch.ones(2), log)
             assert log == expected
+
+
+BEFORE = {
+    "at once": "",
+    "behind a graph": "x = x + 1",
+    "behind a break": "x = x + 1; print('', end='')",
+    "behind data": "x = x + x.sum().item()",
+    "behind a handled error": "x = caught(x)",
+}
+ERRORS = {
+    "raised": "raise ValueError('program')",
+    "of the operator": "x.view(77)",
+    "of data": "table.index_copy_(0, (x.sum() * 0 + 4).long().view(1), x[:1])",
+    "of a container": "[][4]",
+    "of a callee": "fails(x)",
+    "by data": "if x.sum() > -99: raise ValueError('data')",
+}
+WHERE = {
+    "loop": "for y in noisy(log):\n    {0}\n    {1}",
+    "loop in try": "for y in noisy(log):\n    try:\n        {0}\n        {1}\n"
+                   "    except ZeroDivisionError: pass\n    finally: log.append('finally')",
+    "try around": "try:\n    for y in noisy(log):\n        {0}\n        {1}\n"
+                  "except Exception: log.append('caught')\nlog.append('after')",
+    "inner function": "def inner(x):\n    for y in noisy(log):\n        {0}\n        {1}\n"
+                      "try:\n    inner(x)\nfinally: log.append('left')",
+    "with": "import contextlib\nwith contextlib.closing(noisy(log)) as y:\n"
+            "    for z in noisy(log):\n        {0}\n        {1}",
+    "nested": "for y in noisy(log):\n    for z in noisy(log):\n        {0}\n        {1}",
+}
+AROUND = """
+def fails(x):
+    x = x * 2
+    raise KeyError('callee')
+
+def caught(x):
+    try: [][7]
+    except IndexError: return x + 2
+
+def program(x, log):
+    table = torch.ones(3)
+"""
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("before", BEFORE)
+def test_finally_runs_before_the_error_leaves(before, where):
+    """The caller still has the error, and so its traceback: the frame's stack is gone all the same.
+
+    What the replacement held lived on in it, or in what it told about its failure."""
+    for error in ERRORS.values():
+        body = WHERE[where].format(BEFORE[before], error)
+        space = {"torch": torch, "noisy": noisy}
+        exec(AROUND + textwrap.indent(body + "\nreturn x", "    "), space)
+        weft.reset()
+        program = cast("Program", space["program"])
+        compiled = weft.compile(program, backend="eager")
+        for kind in (program, program, compiled, compiled):
+            log: list[str] = []
+            seen = outcome(kind, log)
+            if kind is program:
+                expected = seen
+            assert seen == expected, body
+
+
+def outcome(program: Program, log: list[str]) -> tuple[str, list[str]]:
+    """How a call ends, and the log while its error is there."""
+    try:
+        program(torch.ones(3), log)
+    except Exception as error:  # noqa: BLE001
+        return repr(error), list(log)
+    return "returned", list(log)

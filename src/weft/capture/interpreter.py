@@ -37,7 +37,7 @@ from weft.capture.core.interpreter_state import (
     NumberState,
     RemadeState,
 )
-from weft.capture.core.lifetimes import Lifetimes, check_left
+from weft.capture.core.lifetimes import Lifetimes, check_left, check_let_go
 from weft.capture.core.registry import IDENTITY, wrap_of
 from weft.capture.core.side_effects import SideEffects
 from weft.capture.core.skips import is_library_code, is_of_package_without_torch
@@ -254,6 +254,8 @@ class SymbolicInterpreter:
         if row is None:
             check_left(self, frame)
             raise error
+        for value in frame.stack[row.depth:]:
+            check_let_go(self, value)
         del frame.stack[row.depth:]
         if row.lasti:  # the handler may raise again, as if from the instruction that failed
             back = frame.last_offset

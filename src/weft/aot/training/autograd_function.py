@@ -12,7 +12,7 @@ so that gradients of gradients exist (`double_backward`, `forward_inputs`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -36,7 +36,6 @@ from weft.aot.training.backwards import Indices
 from weft.aot.training.forward_code import forward_of
 from weft.aot.training.forward_inputs import DoubleBackwardError
 from weft.aot.training.function_spec import FunctionSpec
-from weft.aot.training.independent import Groups
 from weft.aot.training.layers import Layer, Layers, Watch, is_cut_now, layering, note_hook
 from weft.aot.training.node_forms import LINKED, PART, WHOLE, NodeForm
 from weft.aot.training.replaced_inputs import Reads, fits_kernels
@@ -200,7 +199,8 @@ def _contributions(
     inner, first = spec.nodes.inner, len(spec.gradients.inputs)
     at = [inner.results.index(k) for k in layer.reads]
     read = [None if inner.readers[i].isdisjoint(present) else first + i for i in at]
-    results = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, [k for k in read if k is not None])
+    saved = _kept_saved(spec, ctx, present)
+    results = _cut_gradients(spec, ctx, saved, grads, [k for k in read if k is not None])
     watch.gradients = _added(watch.gradients, results[:first])
     return [*([None] * len(layer.own)), *(None if k is None else results[k] for k in read)]
 
@@ -324,29 +324,31 @@ def _present(grads: Sequence[object], layouts: dict[int, TangentLayout]) -> Indi
     return None
 
 
-def _saved(spec: FunctionSpec, ctx: Any, present: Indices | None) -> list[torch.Tensor]:
+def _saved(spec: FunctionSpec, ctx: Any, present: Indices | None) -> list[Any]:
     """The saved tensors, for a backward with tangents of the values `present` (None: all)."""
-    groups = spec.nodes.groups
-    return _still_saved(ctx, groups, present) if groups else [*ctx.saved_tensors]
+    if spec.nodes.groups:
+        return _still_saved(spec, ctx, present)
+    return [*ctx.saved_tensors] if spec.nodes.freeing else [None] * spec.n_saved
 
 
-def _still_saved(ctx: Any, groups: Groups, present: Indices | None) -> list[torch.Tensor]:
+def _still_saved(spec: FunctionSpec, ctx: Any, present: Indices | None) -> list[Any]:
     """The saved tensors, kept until all groups of values have had their backward.
 
     The autograd engine frees them after the first one, unless the graph is retained; eager frees
-    only those of that group.
+    only those of that group, and a group that saves nothing has any number of backwards.
     """
-    walked = {g for g in groups if present is None or g & present}
+    freeing = [g for g in spec.nodes.groups if g & spec.nodes.freeing]
+    walked = {g for g in freeing if present is None or g & present}
     saved, done = getattr(ctx, "kept_saved", (None, set()))
     try:
         saved, done = ctx.saved_tensors, set()  # the graph was retained until now
         ctx.saved_versions = [None if t is None else t._version for t in saved]
     except RuntimeError:
-        if saved is None or walked & done:
+        if walked & done or (walked and saved is None):
             raise
     done |= walked
-    ctx.kept_saved = (saved, done) if len(done) < len(groups) else (None, done)
-    return list(saved)
+    ctx.kept_saved = (saved, done) if len(done) < len(freeing) else (None, done)
+    return [None] * spec.n_saved if saved is None else list(saved)
 
 
 def _check_versions(ctx: object, saved: Sequence[Any], read: Iterable[int]) -> None:
@@ -361,15 +363,15 @@ def _check_versions(ctx: object, saved: Sequence[Any], read: Iterable[int]) -> N
                 f"{saved[i]._version}; expected version {versions[i]} instead.")
 
 
-def _kept_saved(ctx: Any) -> list[torch.Tensor]:
+def _kept_saved(spec: FunctionSpec, ctx: Any, present: Set[int]) -> list[Any]:
     """The saved tensors while a layer's backward runs, which does not free them."""
     try:
         return [*ctx.saved_tensors]
     except RuntimeError:
         saved = getattr(ctx, "kept_saved", (None,))[0]
-        if saved is None:
+        if saved is None and present & spec.nodes.freeing:
             raise
-        return [*saved]
+        return [None] * spec.n_saved if saved is None else [*saved]
 
 
 def _mixes(spec: FunctionSpec, present: Indices) -> bool:

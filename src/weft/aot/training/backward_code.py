@@ -69,7 +69,7 @@ def _text(spec: FunctionSpec) -> str:
         "def backward(ctx, *grads):",
         "run = compiled.get(ALL)",
         f"if {questions}: return general(ctx, grads)",
-        "args = [*ctx.saved_tensors]",
+        "args = [*ctx.saved_tensors]" if spec.nodes.freeing else "args = []",
         "ctx.maybe_clear_saved_tensors()",
         "release(ctx)" if spec.inputs.held else "",
         "keeps_graph() or ctx.watched.release()" if spec.inputs.watched else "",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
@@ -40,7 +40,12 @@ from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.layers import cut_at, without_inner
 from weft.aot.training.memory_budget import numel
-from weft.aot.training.node_plan import between_results, watched_leaf, with_parts
+from weft.aot.training.node_plan import (
+    between_results,
+    freeing_values,
+    watched_leaf,
+    with_parts,
+)
 from weft.aot.training.partition import Partition, partition
 from weft.aot.training.replaced_inputs import (
     Reads,
@@ -85,9 +90,10 @@ def compile_joint(
     stale = _stale(joint, joint_gm.graph, traced)
     of_saved = reads_of_saved(
         parts.backward, [placeholders[i] for i in parts.saved_inputs], reads)
-    detached = _without_gradients(tracer, joint) - set(traced.mutated)
+    detached = _detached_inputs(joint, tracer)
     needed = _needed_inputs(tracer, joint, joint_gm.graph, parts, leaves, detached)
-    inputs = _forward_inputs(tracer, traced, parts, leaves, *needed, in_eager, stale, of_saved)
+    inputs = _forward_inputs(
+        tracer, traced, parts, leaves, *needed, in_eager, stale, of_saved, detached)
     redo = DoubleBackward(
         gm, traced, joint.gradient_inputs, joint.inner, stale.difference(inputs.copied))
     inner = between_results(traced, joint, parts.backward)
@@ -103,7 +109,7 @@ def compile_joint(
         gradients=_input_gradients(tracer, joint, joint_gm.graph, kept, backwards, parts.backward),
         detached_inputs=tuple(sorted(detached)),
         nodes=NodePlan(
-            inner, joint.groups,
+            inner, joint.groups, freeing_values(joint, parts),
             watched=watched_leaf(backwards.stages, joint.gradient_inputs, leaves)),
         random_devices=random_devices(parts.forward),
         late=redo.late,
@@ -189,7 +195,7 @@ def _tangent_layouts(joint: JointGraph) -> dict[int, TangentLayout]:
 
 def _needed_inputs(
     tracer: Tracer, joint: JointGraph, joint_graph: Graph, parts: Partition, leaves: set[int],
-    detached: set[int],
+    detached: Set[int],
 ) -> tuple[set[int], set[int]]:
     """The inputs that live in any case, and those whose values no gradient depends on."""
     of_data = any(s.of_output for s in parts.symbols)
@@ -228,6 +234,7 @@ def _droppable(
 def _forward_inputs(
     tracer: Tracer, traced: Traced, parts: Partition, leaves: set[int], kept: set[int],
     unread: set[int], in_eager: int, stale: set[int], reads: tuple[Reads, ...],
+    detached: Set[int],
 ) -> ForwardInputs:
     """Which inputs the forward saves, which live in any case (`kept`), and which a second
     derivative may need: the small ones are held, within the bytes that eager saves more, or copied
@@ -238,7 +245,7 @@ def _forward_inputs(
     read = [i for i in weak if i not in unread]
     saved = parts.bytes_saved + _bytes_of(
         tracer.primals[i] for i in parts.saved_inputs if i not in kept)
-    constants = {i for i in stale if not tracer.primals[i].requires_grad}
+    constants = {i for i in stale if i in detached or not tracer.primals[i].requires_grad}
     small = _small([i for i in read if i not in traced.mutated or i in constants],
                    tracer.primals, max(in_eager - saved, saved // 16, _LITTLE))
     copied = small & constants
@@ -297,12 +304,11 @@ def _small(inputs: list[int], tensors: Sequence[object], limit: int) -> frozense
     return frozenset(i for i, size in zip(ordered, sizes, strict=True) if size <= limit)
 
 
-def _without_gradients(tracer: Tracer, joint: JointGraph) -> set[int]:
-    """Inputs that require gradients, which the graph gives none (it detaches them)."""
-    if not joint.gradient_inputs:  # the values require gradients all the same
-        return set()
-    return {i for i, p in enumerate(tracer.primals)
-            if p is not None and p.requires_grad and p.is_leaf} - set(joint.gradient_inputs)
+def _detached_inputs(joint: JointGraph, tracer: Tracer) -> frozenset[int]:
+    """Inputs that the autograd node must not lead to: in eager no value does."""
+    if len(joint.unreached) == sum(p is not None and p.requires_grad for p in tracer.primals):
+        return frozenset()  # the values require gradients all the same
+    return joint.unreached
 
 
 def _views(parts: Partition) -> tuple[int, ...]:

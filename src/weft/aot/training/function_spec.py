@@ -43,6 +43,7 @@ class NodePlan:
 
     inner: Inner = Inner()  # noqa: RUF009  frozen: values that others depend on, with nodes between
     groups: Groups = ()  # values with independent backwards; () if there is one group
+    freeing: Indices = frozenset()  # values with one backward only, unless the graph is retained
     parts: tuple[FunctionSpec, ...] = ()  # a node for each group, if one for all reaches too much
     watched: int | None = None
     """A leaf input, if there are several stages: its `.grad` tells if gradients are added up, for
@@ -71,3 +72,8 @@ class FunctionSpec:
          Cuts | None, dict[int, torch.Tensor]],
         list[torch.Tensor | None],
     ]
+
+    @property
+    def n_saved(self) -> int:
+        """How many tensors the autograd node saves."""
+        return len(self.inputs.saved) + len(self.outputs.saved)

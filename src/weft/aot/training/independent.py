@@ -6,6 +6,7 @@ share no such node are independent::
 
     a, b = x.sin(), x.exp()         # groups {a}, {b}:  a.sum().backward(); b.sum().backward()
     h = x.exp(); a, b = h * h, h    # one group
+    a, b = x + 1, x * x             # only b is freeing: a.sum().backward() as often as one likes
 """
 
 from __future__ import annotations
@@ -16,18 +17,23 @@ from typing import Any
 
 import torch
 
+from weft.aot.autograd_graph import nodes_behind
+
 Groups = tuple[frozenset[int], ...]
 
 
-def independent_groups(values: Mapping[int, torch.Tensor]) -> Groups:
-    """The keys of `values` in groups that share saved tensors; () if there is one group."""
+def independent_groups(values: Mapping[int, torch.Tensor]) -> tuple[Groups, frozenset[int]]:
+    """The keys of `values` in groups that share saved tensors, () if there is one group; and the
+    keys of those whose backward frees some."""
     if len(values) < 2:
-        return ()
+        nodes = nodes_behind(value.grad_fn for value in values.values())
+        return (), frozenset(values if any(map(_saves, nodes)) else ())
     search = _Search()
     for key, value in values.items():
         search.add(key, value.grad_fn)
     groups = search.groups()
-    return groups if len(groups) > 1 else ()
+    freeing = frozenset(k for k, value in values.items() if search.saves(value.grad_fn))
+    return groups if len(groups) > 1 else (), freeing
 
 
 class _Search:
@@ -72,6 +78,10 @@ class _Search:
             ours |= theirs
             for key in theirs:
                 self._group[key] = ours
+
+    def saves(self, node: Any) -> bool:
+        """Whether a node that was reached saves tensors, or leads to one that does."""
+        return node in self._saving
 
     def groups(self) -> Groups:
         """The groups of results that share saved tensors."""

@@ -13,7 +13,7 @@ operators::
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -50,7 +50,9 @@ class JointGraph:
     tangents: list[Node]  # placeholders, one per differentiable value, then those of views
     tangent_values: list[int]  # what each tangent belongs to: a value, or `~k` as in `inner`
     gradient_inputs: list[int]  # index of the input that each gradient belongs to
+    unreached: frozenset[int]  # inputs that require gradients, but no value leads to them
     groups: Groups  # values whose backwards may run one after the other
+    freeing: frozenset[int]  # values whose backward frees saved tensors in eager
     inner: list[int]
     """What the caller gets and values depend on: values, by index, or `~k` for output k, a view of
     a value or an input that the wrapper makes. (Tangents of views come with those of values.)"""
@@ -73,13 +75,14 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
         return None
     if not primals:
         raise Unsupported("a gradient of something that is made inside the graph")
-    groups = independent_groups(traced.differentiable)
+    groups, freeing = independent_groups(traced.differentiable)
     viewed = _read_views(traced)
     visible = {**_visible(traced), **viewed}
     values = {**traced.differentiable, **viewed}
     placeholders, tangents = _add_tangents(tracer, traced, values)
     ends = [*primals.values(), *visible.values()]
     seen = _versions_seen(tracer)
+    reached = _leaves_behind(values.values())
     gradients = run_backward(tracer, list(values.values()), ends, tangents)
     if any(version != seen.get(base, 0) for base, version in _versions_seen(tracer).items()):
         raise Unsupported("a backward that writes to tensors which the caller has")
@@ -89,6 +92,7 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
                  for k, g in zip(visible, gradients[len(primals) :], strict=True) if g is not None}
     inner = {k: node for k, node in of_values.items() if node not in placeholders}
     if graph_facts(tracer.gm).reaches_all:
+        reached.update(map(id, primals.values()))
         gradients = [_zeros(p, tracer) if g is None else g
                      for p, g in zip(primals.values(), gradients, strict=False)]
     wanted = [(i, g) for i, g in zip(primals, gradients, strict=False) if g is not None]
@@ -98,8 +102,15 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     traced.close()
     return JointGraph(
         traced.graph, n_values, placeholders, list(values),
-        [i for i, _ in wanted], groups, list(inner),
+        [i for i, _ in wanted], frozenset(i for i, p in primals.items() if id(p) not in reached),
+        groups, freeing, list(inner),
     )
+
+
+def _leaves_behind(values: Iterable[torch.Tensor]) -> set[int]:
+    """The ids of the leaves that the autograd graph of these values leads to."""
+    behind = nodes_behind(x.grad_fn for x in values)
+    return {id(getattr(node, "variable", None)) for node in behind}
 
 
 def _versions_seen(tracer: Tracer) -> dict[Base, int]:

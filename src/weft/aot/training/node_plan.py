@@ -22,6 +22,7 @@ from weft.aot.training.backwards import Backwards, Indices, with_tangents_of
 from weft.aot.training.function_spec import FunctionSpec, NodePlan
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.layers import Inner, cut_at, inner_results, splits_users_code
+from weft.aot.training.partition import Partition
 from weft.aot.training.requests import Requests
 from weft.aot.views import Unsupported
 
@@ -43,6 +44,15 @@ def watched_leaf(stages: Stages, inputs: list[int], leaves: set[int]) -> int | N
     """A leaf input whose `.grad` tells at a call whether gradients are added up, so that later
     stages get nodes of their own; None if there is one stage."""
     return next((i for i in inputs if i in leaves), None) if len(stages) > 1 else None
+
+
+def freeing_values(joint: JointGraph, parts: Partition) -> Indices:
+    """The values that have only one backward: eager's frees something, or ours does after all,
+    which reads symbolic sizes of what it saves."""
+    saves = bool(parts.saved_inputs or parts.saved_values)
+    if not saves or (joint.freeing and not parts.symbols):
+        return joint.freeing
+    return frozenset(k for k in joint.tangent_values if k >= 0)
 
 
 def with_parts(spec: FunctionSpec, leaves: set[int]) -> FunctionSpec:
@@ -85,5 +95,5 @@ def _part(spec: FunctionSpec, values: Indices) -> FunctionSpec:
         outputs=replace(spec.outputs, saved=tuple(
             k if n.users else -1 for k, n in zip(spec.outputs.saved, saved, strict=False))),
         detached_inputs=(*spec.detached_inputs, *others),
-        nodes=NodePlan(),
+        nodes=NodePlan(freeing=spec.nodes.freeing & values),
     )

@@ -118,6 +118,16 @@ def check_held(tx: Interpreter, value: SymbolicValue) -> None:
         raise graph_break("unknown-operation", f"an iterator over {value!r}, which is watched")
 
 
+def check_let_go(tx: Interpreter, value: SymbolicValue) -> None:
+    """Break the graph before the stack lets go of an object from outside, if that may free it and
+    freeing it has an effect."""
+    if value.source is not None and type(value.real()) is types.GeneratorType:
+        # The end of a loop that was left early: the generator's `finally` runs now.
+        raise graph_break("unknown-operation", "a generator from outside that is let go")
+    if is_watched_result(tx, value):
+        raise graph_break("unknown-operation", f"{value!r}, which is watched, is let go")
+
+
 def is_watched_result(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether only the stack holds a watched object: the operation of the last break gave it."""
     place = value.source

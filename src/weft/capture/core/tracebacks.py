@@ -74,12 +74,17 @@ def stand_for(code: CodeType, places: dict[int, tuple[Place, ...]]) -> None:
 
 def shown(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback that the program should see, with the outermost entries of replacements
-    replaced."""
+    replaced.
+
+    Frames refer to those that called them, so their variables would live as long as the error: what
+    they hold of the program's stack must not.
+    """
     ours: list[TracebackType] = []
     while traceback is not None and _is_ours(traceback.tb_frame.f_code):
         ours.append(traceback)
         traceback = traceback.tb_next
     for entry in reversed(ours):
+        _frame.end_frame(entry.tb_frame)
         traceback = _instead_of(entry, traceback)
     return traceback
 

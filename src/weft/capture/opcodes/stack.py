@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import GeneratorType
 from typing import TYPE_CHECKING
 
 from weft.capture.core.base import NULL
-from weft.capture.core.breaks import graph_break
 from weft.capture.core.frame import Frame, Instruction, opcode
-from weft.capture.core.lifetimes import is_watched_result
+from weft.capture.core.lifetimes import check_let_go
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -21,12 +19,7 @@ def nop(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("POP_TOP")
 def pop_top(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = frame.stack.pop()
-    if value.source is not None and type(value.real()) is GeneratorType:
-        # The end of a loop that was left early: the generator's `finally` runs now.
-        raise graph_break("unknown-operation", "a generator from outside that is let go")
-    if is_watched_result(tx, value):
-        raise graph_break("unknown-operation", f"{value!r}, which is watched, is let go")
+    check_let_go(tx, frame.stack.pop())
 
 
 @opcode("PUSH_NULL")
