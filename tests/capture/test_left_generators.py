@@ -173,6 +173,6 @@ def outcome(program: Program, log: list[str]) -> tuple[str, list[str]]:
     """How a call ends, and the log while its error is there."""
     try:
         program(torch.ones(3), log)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return repr(error), list(log)
     return "returned", list(log)

@@ -8,12 +8,14 @@ need) and `library/tensors/input_tests.py` (branches of the program), asked by t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import fx
 
+from weft._frame import distinct_storages
 from weft._torch import no_modes
 from weft.capture.core.source import Source
 from weft.errors import SourceLine
@@ -54,6 +56,34 @@ class InputTest:
             except Exception as error:  # noqa: BLE001  of the program: it comes again there
                 surface(error)
                 return False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ApartTest:
+    """That inputs which the graph writes share no memory with others, whose data counted behind the
+    writes as it was before them."""
+
+    written: tuple[Source, ...]
+    read: tuple[Source, ...]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (*self.written, *self.read)
+
+    def __str__(self) -> str:
+        written, read = (", ".join(map(str, part)) for part in (self.written, self.read))
+        return f"{written} shares no memory with {read}"
+
+    def holds(self, *values: object) -> bool:
+        """Whether it is so for these inputs."""
+        return are_apart(values, len(self.written))
+
+
+def are_apart(values: Sequence[object], n_written: int) -> bool:
+    """Whether the first tensors share no memory with each other and the others."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return distinct_storages(tensors, tuple(range(n_written)))
 
 
 def _copy(value: object) -> Any:

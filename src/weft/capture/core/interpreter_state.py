@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, final
 
 from weft.capture.core.base import SymbolicValue
 from weft.capture.core.data_checks import EarlyCheck, InputTest
+from weft.capture.core.graph import GraphInput
 from weft.capture.core.source import Source
 from weft.capture.core.state import Step
 from weft.config import CompileOptions
@@ -72,6 +73,8 @@ class DataState:
     """The memory of NumPy arrays made while capturing, by id (`library/numpy/known_arrays.py`)."""
     input_tests: dict[Any, InputTest] = field(default_factory=dict)
     """Conditions of branches on the inputs' data, by graph node."""
+    read_behind_writes: dict[tuple[Source, ...], list[GraphInput]] = field(default_factory=dict)
+    """By the inputs that the graph had written: others whose data was known or tested then."""
     from_inputs: dict[Any, bool] = field(default_factory=dict)
     """Whether a graph node depends on inputs alone, for the nodes examined so far."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
-from weft.capture.core.data_checks import InputTest
+from weft.capture.core.data_checks import ApartTest, InputTest
 from weft.capture.core.graph import GraphBuilder, GraphInput
 from weft.capture.core.source import Source
 from weft.capture.library.tensors.known_data import can_run, inputs_of, run_steps, steps_of
@@ -112,7 +112,11 @@ def _function(inputs: list[GraphInput], steps: list[fx.Node], result: fx.Node) -
 
 
 def add_input_tests(tx: Interpreter) -> None:
-    """Add the guards that the branches of this capture go the same way."""
+    """Add the guards that the branches of this capture go the same way, and that what is known of
+    inputs still holds where the graph has written to others."""
     tx.policy.note_input_tests(len(tx.data.input_tests))
     for test in tx.data.input_tests.values():
         tx.guards.data(test, test.sources, test.line)
+    for written, read in tx.data.read_behind_writes.items():
+        apart = ApartTest(written, tuple(graph_input.source for graph_input in read))
+        tx.guards.data(apart, apart.sources, None)

@@ -22,6 +22,7 @@ from torch import fx
 
 from weft._torch import is_functorch_wrapped_tensor, no_modes
 from weft.capture.core.breaks import GraphBreak
+from weft.capture.core.data_checks import are_apart
 from weft.capture.core.graph import GraphInput, draws, storages
 from weft.interrupts import surface
 from weft.shapes.contents import may_be_known
@@ -130,7 +131,8 @@ def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
 
 def steps_of(tx: Interpreter, node: fx.Node, may_run: Callable[[fx.Node], bool]
              ) -> list[fx.Node] | None:
-    """The nodes to run for the current value of a node, in order, or None if one may not be run."""
+    """The nodes to run for the current value of a node, in order, or None if one may not be run, or
+    if the graph has written to what it reads through another input."""
     needed, memory = {node}, _storages(node)
     steps: list[fx.Node] = []
     for step in reversed(tx.builder.graph.nodes):
@@ -142,7 +144,30 @@ def steps_of(tx: Interpreter, node: fx.Node, may_run: Callable[[fx.Node], bool]
         for operand in step.all_input_nodes:
             needed.add(operand)
             memory.update(_storages(operand))
-    return steps[::-1]
+    return steps[::-1] if _is_apart_from_writes(tx, steps) else None
+
+
+def _is_apart_from_writes(tx: Interpreter, steps: list[fx.Node]) -> bool:
+    """Whether the inputs among the steps share no memory with other inputs that the graph has
+    written; a guard will tell it of later calls (`input_tests.py`)."""
+    memory: set[int] = set()
+    for node in tx.builder.graph.nodes:
+        if captured_facts(node).has_effect:
+            memory.update(*map(_storages, node.all_input_nodes))
+    if not memory:
+        return True
+    inputs = [i for i in tx.builder.inputs if isinstance(i.example, torch.Tensor)]
+    written = [i for i in inputs if not memory.isdisjoint(_storages(i.node))]
+    read = [i for i in inputs_of(tx, steps) if isinstance(i.example, torch.Tensor)]
+    if not (written and read) or read == written[:1] == written:
+        return True
+    sources = tuple(i.source for i in written)
+    others = {i.source.name: i for i in tx.data.read_behind_writes.get(sources, ())}
+    others.update((i.source.name, i) for i in read if i not in written)
+    if not are_apart([i.example for i in (*written, *others.values())], len(written)):
+        return False
+    tx.data.read_behind_writes[sources] = list(others.values())
+    return True
 
 
 def _writes(node: fx.Node, memory: set[int]) -> bool:
