@@ -1,17 +1,19 @@
 """Training steps over two processes: eager, torch.compile and weft.
 
-    python -m benchmarks.distributed --device cuda            # NCCL, two GPUs: times and memory
-    python -m benchmarks.distributed --device cpu --steps 4   # Gloo: results only
+    python -m benchmarks.distributed --device cuda            # NCCL, two GPUs
+    python -m benchmarks.distributed --device cpu             # Gloo
 
-A transformer under DistributedDataParallel (around the compiled model, or compiled itself), FSDP2
-and tensor parallelism. Each row: the largest difference of the loss to eager's over a few AdamW
-steps of a small model; on GPUs then, for a larger one in bfloat16, the seconds of the first step,
-the median milliseconds of a step and the peak of allocated memory of the first process.
+A transformer in the ways that people wrap it (docs/using/distributed.md). Each row: the largest
+difference of a loss to eager's over a few AdamW steps of a small model; graphs, breaks, and graphs
+that were compiled after the second step; and for a larger model (on GPUs in bfloat16) the seconds
+of the first step, the median milliseconds of a step, measured in turns with the other compilers,
+and on GPUs the peak of allocated memory of the first process.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import tempfile
 import time
@@ -21,11 +23,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from rich.console import Console
 from rich.table import Table
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 
 import weft
@@ -49,7 +55,10 @@ class Size:
 
 
 SMALL = Size(64, 4, 3, 4, 32, torch.float32)
-LARGE = Size(1024, 16, 6, 8, 512, torch.bfloat16)
+LARGE = {
+    "cuda": Size(1024, 16, 6, 8, 512, torch.bfloat16),
+    "cpu": Size(128, 4, 3, 4, 64, torch.float32),
+}
 
 
 class Block(nn.Module):
@@ -95,33 +104,38 @@ def _data_parallel(model: nn.Module) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model)
 
 
-def _sharded(model: Any) -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
-
+def _sharded(model: Any) -> Any:
     for block in model.blocks:
         fully_shard(block)
     return fully_shard(model)
 
 
-def _tensor_parallel(model: Any) -> nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
+def _sharded_around_compiled(model: Any, compiled: Compile) -> Any:
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = fully_shard(compiled(block))
+    return fully_shard(model)
 
+
+def _compiled_around_sharded(model: Any, compiled: Compile) -> Any:
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = compiled(fully_shard(block))
+    return fully_shard(model)
+
+
+def _tensor_parallel(model: Any) -> Any:
     mesh = init_device_mesh(next(model.parameters()).device.type, (PROCESSES,))
     for block in model.blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 WAYS: dict[str, Callable[[nn.Module, Compile], nn.Module]] = {
     "tensor parallel": lambda model, compiled: compiled(_tensor_parallel(model)),
     "DDP(compiled)": lambda model, compiled: _data_parallel(compiled(model)),
     "compiled(DDP)": lambda model, compiled: compiled(_data_parallel(model)),
-    "FSDP2": lambda model, compiled: compiled(_sharded(model)),
+    "compiled(FSDP2)": lambda model, compiled: compiled(_sharded(model)),
+    "FSDP2 of compiled blocks": _sharded_around_compiled,
+    "compiled blocks of FSDP2": _compiled_around_sharded,
 }
 
 
@@ -150,56 +164,112 @@ def training(way: str, compiler: str, size: Size, device: str) -> Callable[[], f
     return step
 
 
-def measured(step: Callable[[], float]) -> list[str]:
-    """Seconds of the first step, median milliseconds of a step, peak MiB."""
-    start = time.perf_counter()
-    step()
-    first = time.perf_counter() - start
-    for _ in range(5):
-        step()
-    torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        step()  # waits for the loss
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    peak = torch.cuda.max_memory_allocated() / 2**20
-    return [f"{first:.1f}", f"{1000 * statistics.median(times):.2f}", f"{peak:.0f}"]
+def counts(compiler: str) -> tuple[int, int]:
+    """How many graphs were compiled so far, and how often one broke."""
+    if compiler == "weft":
+        stats = weft.stats()
+        return stats["graphs"], stats["graph_breaks"]
+    counters = torch._dynamo.utils.counters
+    return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 
-def row(way: str, compiler: str, options: argparse.Namespace, eager: list[float]) -> list[str]:
-    """The cells of one table row; fills `eager` with the losses that others are compared with."""
-    weft.reset()
-    torch._dynamo.reset()
-    device = torch.device(options.device, dist.get_rank() if options.device == "cuda" else None)
-    step = training(way, compiler, SMALL, str(device))
-    losses = [step() for _ in range(options.steps)]
+def checked(way: str, compiler: str, options: argparse.Namespace, device: str, eager: list[float]
+            ) -> list[str]:
+    """Difference of the losses of a small model, graphs, breaks, late graphs; fills `eager` with
+    the losses that others are compared with."""
+    step = training(way, compiler, SMALL, device)
+    losses = [step() for _ in range(2)]
+    early = counts(compiler)[0]
+    losses += [step() for _ in range(options.steps - 2)]
     eager += [] if eager else losses
     difference = max(abs(a - b) for a, b in zip(losses, eager, strict=True))
-    cells = [way, compiler, f"{difference:.1e}"]
-    if options.device == "cuda":
-        cells += measured(training(way, compiler, LARGE, str(device)))
-    return cells
+    graphs, breaks = counts(compiler)
+    return [f"{difference:.1e}", str(graphs), str(breaks), str(graphs - early)]
+
+
+def forget() -> None:
+    """Drop all compiled code and statistics."""
+    weft.reset()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    gc.collect()
+
+
+def synchronize(device: str) -> None:
+    """Wait for the GPU and for the other process."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+    dist.barrier()
+
+
+def seconds(step: Callable[[], float], device: str) -> float:
+    """Of one step."""
+    synchronize(device)
+    start = time.perf_counter()
+    step()  # waits for the loss
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+@dataclass
+class Measured:
+    """A larger model with one compiler."""
+
+    step: Callable[[], float]
+    first: float
+    peak: str
+
+
+def prepared(way: str, compiler: str, device: str) -> Measured:
+    """The larger model after some steps; its peak is counted from what there was before."""
+    before = torch.cuda.memory_allocated() if device != "cpu" else 0
+    step = training(way, compiler, LARGE["cpu" if device == "cpu" else "cuda"], device)
+    first = seconds(step, device)
+    for _ in range(4):
+        step()
+    if device == "cpu":
+        return Measured(step, first, "")
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return Measured(step, first, f"{(torch.cuda.max_memory_allocated() - before) / 2**20:.0f}")
+
+
+def measured(way: str, compilers: list[str], device: str, rounds: int) -> list[list[str]]:
+    """For each compiler seconds of the first step, median milliseconds of a step, peak MiB."""
+    models = [prepared(way, compiler, device) for compiler in compilers]
+    times: list[list[float]] = [[] for _ in models]
+    for _ in range(rounds):
+        for own, model in zip(times, models, strict=True):
+            own.append(seconds(model.step, device))
+    return [[f"{model.first:.1f}", f"{1000 * statistics.median(own):.2f}", model.peak]
+            for own, model in zip(times, models, strict=True)]
 
 
 def work(rank: int, store: str, options: argparse.Namespace) -> None:
     """All rows, in one of the processes; the first one prints."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if options.device == "cuda":
+    device = "cpu" if options.device == "cpu" else f"cuda:{rank}"
+    if device != "cpu":
         torch.cuda.set_device(rank)
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo",
                             init_method=f"file://{store}", rank=rank, world_size=PROCESSES)
-    table = Table("training", "compiler", "largest difference", "first s", "step ms", "peak MiB",
-                  box=None)
+    table = Table("training", "compiler", "largest difference", "graphs", "breaks", "late graphs",
+                  "first s", "step ms", "peak MiB", box=None)
+    compilers = options.compilers.split(",")
     for way in options.ways.split(","):
         eager: list[float] = []
-        for compiler in options.compilers.split(","):
-            table.add_row(*row(way, compiler, options, eager))
-            dist.barrier()
+        rows = []
+        for compiler in compilers:
+            forget()
+            rows.append([way, compiler, *checked(way, compiler, options, device, eager)])
+        forget()
+        for row, cells in zip(rows, measured(way, compilers, device, options.rounds), strict=True):
+            table.add_row(*row, *cells)
+        dist.barrier()
     if rank == 0:
-        Console(width=110).print(table)
+        Console(width=130).print(table)
     dist.destroy_process_group()
 
 
@@ -209,7 +279,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--compilers", default="eager,torch,weft", help="the first: eager")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=4, help="of the small model")
+    parser.add_argument("--rounds", type=int, default=20, help="of the larger models")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(work, (f"{folder}/store", options), nprocs=PROCESSES)  # type: ignore[no-untyped-call]

@@ -506,6 +506,11 @@ def functional_collectives() -> object:
     return torch.ops._c10d_functional
 
 
+def is_data_parallel_active() -> bool:
+    """aot: whether the forward of a DistributedDataParallel is running."""
+    return torch.nn.parallel.DistributedDataParallel._active_ddp_module is not None
+
+
 @cache
 def distributed_tensor() -> Any:
     """capture: the class DTensor, which only programs that use it should load."""

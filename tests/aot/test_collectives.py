@@ -160,3 +160,38 @@ def test_distributed_tensors_of_symbolic_sizes_failed_in_their_class() -> None:
     for n in (3, 4, 5):
         x = torch.randn(n, 8)
         torch.testing.assert_close(compiled(x), f(x))
+
+
+@pytest.mark.parametrize("order", ["compiled inside", "compiled outside"])
+def test_ddp_sends_buckets_while_other_gradients_are_computed(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All gradients came at the end of the backward, and all buckets were sent there."""
+    from weft.aot.training.backward_stages import Pieces
+
+    def sent(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        happened.append("sent")
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    def computed(pieces: Pieces) -> Any:
+        happened.append("computed")
+        return following(pieces)
+
+    happened: list[str] = []
+    following = Pieces.next
+    monkeypatch.setattr(Pieces, "next", computed)
+    model = torch.nn.Sequential(*[torch.nn.Linear(384, 384) for _ in range(4)])
+    wrapper = torch.nn.parallel.DistributedDataParallel(
+        weft.compile(model) if order == "compiled inside" else model, bucket_cap_mb=0.5)
+    wrapper.register_comm_hook(None, lambda state, bucket: sent(bucket))
+    compiled = wrapper if order == "compiled inside" else weft.compile(wrapper)
+    x = torch.randn(2, 384)
+    for _ in range(3):  # buckets are made anew in the second step
+        happened.clear()
+        expected = torch.autograd.grad(model(x).square().mean(), [*model.parameters()])
+        compiled(x).square().mean().backward()
+        torch.testing.assert_close([p.grad for p in model.parameters()], [*expected])
+        wrapper.zero_grad()
+    assert happened.index("sent") < len(happened) - 1 - happened[::-1].index("computed")

@@ -39,7 +39,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weft
 
 Compile = Callable[[Any], Any]
-STEPS = 4
+STEPS = 3
 
 
 class Block(nn.Module):

@@ -22,6 +22,7 @@ import torch
 from weft._torch import (
     are_functorch_transforms_active,
     is_any_autocast_enabled,
+    is_data_parallel_active,
     is_legacy_batchedtensor,
     keeps_graph,
     name_autograd_function,
@@ -98,7 +99,8 @@ def _in_parts(spec: FunctionSpec, at_once: Boxed) -> Boxed:
 
 
 def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
-    """`at_once`, but with a node for each stage if gradients are added up anyway."""
+    """`at_once`, but with a node for each stage if gradients are added up anyway, or if DDP sends
+    those that it has while others are computed."""
     function = _function_class(spec, LINKED)
     first = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     gradients = spec.gradients
@@ -108,7 +110,8 @@ def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
         leaf = inputs[watched]
         if not leaf.is_leaf or are_functorch_transforms_active():
             return at_once(inputs)
-        if leaf.grad is None and not leaf._post_accumulate_grad_hooks:
+        if (leaf.grad is None and not leaf._post_accumulate_grad_hooks
+                and not is_data_parallel_active()):
             return at_once(inputs)
         return linked_call(first, stages, inputs)
 

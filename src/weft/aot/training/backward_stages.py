@@ -3,8 +3,9 @@
 Place in the pipeline: `compile.py` asks for the stages of a backward graph; `autograd_function.py`
 links the nodes. An autograd node returns all its gradients at once. With one node for a model, all
 new gradients are alive together, in addition to those that they are added to (accumulation over
-batches), or that an optimizer in a hook would have used up; eager has one at a time. Where that
-matters, the gradients of later stages belong to nodes of their own, which autograd runs next::
+batches), or that an optimizer in a hook would have used up; eager has one at a time. And DDP could
+send none before all are computed. Where that matters, the gradients of later stages belong to nodes
+of their own, which autograd runs next::
 
     values -- CompiledFunction --+-- AccumulateGrad (gradients of the first stage)
                                  +-- Later --+-- AccumulateGrad (of the second)
