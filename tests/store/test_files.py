@@ -1,69 +1,133 @@
 """Entries on disk that are damaged, foreign, or cannot be written: the right result, no error."""
 
-import subprocess
-import sys
-import textwrap
+import warnings
 
 import pytest
+import torch
 
+import weft
 from weft.capture.stored.lookup import packed, unpacked
+from weft.diagnostics import events
 from weft.store import DoesNotFit, NotStorable, Reader, Writer
 from weft.store.code_hash import code_hash
 from weft.store.identity import identity
 
-PROGRAM = textwrap.dedent("""
-    import warnings, json, sys
-    import torch
-    import weft
-    from weft.diagnostics import events
 
-    def helper(x):
-        return x * 2
+def _scale(x):
+    return x * 2
 
-    def f(x):
-        return helper(x) + 1
 
-    x = torch.arange(4.0)
-    with warnings.catch_warnings(record=True) as issued:
-        warnings.simplefilter("always")
-        result = weft.compile(f, backend="aot_eager")(x)
-    assert torch.equal(result, f(x))
-    print(json.dumps([len(issued), events.counters().get("entries_loaded", 0),
-                      events.counters().get("entries_stored", 0)]))
-""")
+def _program(x):
+    return _scale(x) + 1
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(cache))
-    monkeypatch.setenv("WEFT_STORE_ENTRIES", "1")
+def run(tmp_path):
+    """Compile and call the program as a new process would: nothing but the store is left."""
+    def once(x=None):
+        weft.reset()
+        x = torch.arange(4.0) if x is None else x
+        with warnings.catch_warnings(record=True) as issued:
+            warnings.simplefilter("always")
+            result = weft.compile(_program, backend="aot_eager")(x)
+        assert torch.equal(result, _program(x)) and result.requires_grad == x.requires_grad
+        counters = events.counters()
+        return len(issued), counters.get("entries_loaded", 0), counters.get("entries_stored", 0)
 
-    def once():
-        done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-        warnings, loaded, stored = eval(done.stdout.strip().splitlines()[-1])
-        return warnings, loaded, stored
-
-    return once, cache
-
-
-def _entries(cache):
-    return [file for file in cache.glob("entries/??/*") if len(file.name) == 64]
+    with weft.config.patch(cache_dir=str(tmp_path / "cache"), store_entries=True):
+        yield once
+    weft.reset()
 
 
-def test_damaged_and_swapped_entries_are_compiled_again(run):
-    once, cache = run
-    assert once() == (0, 0, 1)
-    (file,) = _entries(cache)
+def _entries(folder):
+    return [file for file in folder.glob("cache/entries/??/*") if len(file.name) == 64]
+
+
+def test_damaged_entries_are_compiled_again(run, tmp_path):
+    assert run() == (0, 0, 1)
+    (file,) = _entries(tmp_path)
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    assert once() == (0, 0, 1)
-    (file,) = _entries(cache)
-    assert once() == (0, 1, 0)
+    assert run() == (0, 0, 1)
+    assert run() == (0, 1, 0)
     file.write_bytes(whole[:40] + b"x" + whole[41:])
-    assert once()[:2] == (0, 0)
+    assert run() == (0, 0, 1)
+
+
+def test_an_entry_under_another_key_is_not_used(run, tmp_path):
+    assert run() == (0, 0, 1)
+    (file,) = _entries(tmp_path)
+    other = torch.arange(4.0, dtype=torch.float64)
+    with weft.config.patch(inline_depth_limit=77):
+        assert run(other) == (0, 0, 1)
+    (second,) = [f for f in _entries(tmp_path) if f != file]
+    second.write_bytes(file.read_bytes())
+    with weft.config.patch(inline_depth_limit=77):
+        assert run(other)[1] == 0
+
+
+def _with_more_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    yield torch.arange(4.0)
+    torch.set_num_threads(threads)
+
+
+def _with_another_default():
+    torch.set_default_dtype(torch.float64)
+    yield torch.arange(4.0, dtype=torch.float32)
+    torch.set_default_dtype(torch.float32)
+
+
+def _without_gradients():
+    with torch.no_grad():
+        yield torch.arange(4.0)
+
+
+def _under_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield torch.arange(4.0)
+
+
+def _deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield torch.arange(4.0)
+    torch.use_deterministic_algorithms(False)
+
+
+def _requiring_gradients():
+    yield torch.arange(4.0, requires_grad=True)
+
+
+def _marked():
+    x = torch.arange(4.0)
+    weft.mark_dynamic(x, 0)
+    yield x
+
+
+@pytest.mark.parametrize("changed", [
+    _with_more_threads, _with_another_default, _without_gradients, _under_autocast, _deterministic,
+    _requiring_gradients, _marked,
+])
+def test_other_flags_and_markings_are_noticed(run, changed):
+    assert run() == (0, 0, 1)
+    for x in changed():
+        assert run(x)[1] == 0
+    assert run() == (0, 1, 0)
+
+
+def test_a_new_capture_is_compared_with_the_stored_entry(run):
+    assert run() == (0, 0, 1)
+    with weft.config.patch(verify_entries=True):
+        assert run()[:2] == (0, 1)
+    assert run() == (0, 1, 0)
+
+
+def test_a_folder_that_cannot_be_used_costs_a_warning_at_most(run, tmp_path):
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "cache" / "entries").write_text("in the way")
+    assert run()[0] <= 1
+    assert run()[0] <= 1
 
 
 def test_what_an_entry_is_not_made_of():

@@ -62,7 +62,7 @@ from weft.capture.replacement.checkpointing import runs_checkpoint
 from weft.capture.replacement.emitter import ReplacementEmitter
 from weft.capture.replacement.reruns import reporter
 from weft.capture.sharing import Subject, settings_of
-from weft.capture.stored.entries import keep, stored_entry
+from weft.capture.stored.entries import differs, keep, report_difference, stored_entry
 from weft.capture.stored.records import Record
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
@@ -211,8 +211,10 @@ class FrameCompiler:
                 return None
             outermost = compiled is not None
             entry = stored_entry(self, state, outermost=outermost)
-            if entry is None:
-                entry = self._compile_or_skip(state, outermost=outermost)
+            if entry is None or config.verify_entries:
+                stored, entry = entry, self._compile_or_skip(state, outermost=outermost)
+                if stored is not None and (entry is None or differs(stored, entry)):
+                    report_difference(state)
             if entry is not None:  # under the lock: the next thread looks for it at once
                 _frame.add_entry(code, entry, _MOST_SHARED)
             return entry
@@ -464,7 +466,7 @@ class FrameCompiler:
             self._record = Record(
                 attempt.state, nodes, tree_checks, n_slots, tx.guards.all, emit.parts, graph,
                 needs_hook, emit.may_rerun, bool(tx.shapes.sources), dict(tx.guards.interpreted),
-                _not_storable(tx, emit, attempt))
+                list(tx.guards.signatures.values()), _not_storable(tx, emit, attempt))
         if events.watched():
             events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
         events.record("bytecode", code=code, source=text)

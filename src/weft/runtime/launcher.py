@@ -10,10 +10,11 @@ is C (`weft._cpu.Kernel`): reading the arguments costs some 10 ns each.
 from __future__ import annotations
 
 import ctypes
+import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import torch
 
@@ -63,3 +64,12 @@ def kernel_of(source: Compiling, *, buffers: int, sizes: int, name: str) -> _cpu
     assert address is not None
     kept = KernelSource(source.text, buffers, sizes, name, library)
     return _cpu.Kernel(address, buffers, sizes, name, kept)
+
+
+def bits_of(number: float) -> int:
+    """A double as kernels receive it: the integer of its bits (`double_of` turns it back)."""
+    return int(_BITS.unpack(_DOUBLE.pack(number))[0])
+
+
+_BITS: Final = struct.Struct("<q")
+_DOUBLE: Final = struct.Struct("<d")

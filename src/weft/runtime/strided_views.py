@@ -53,3 +53,12 @@ CALLS: Final[dict[Any, Callable[..., Any]]] = {
     aten.as_strided_scatter.default: write_at,
 }
 """What to call for an operator of a graph instead of the operator itself."""
+
+
+def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor itself if its strides differ only where that has no meaning, else a copy with
+    these strides."""
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if tensor.numel() == 0 or all(n == 1 or a == b for n, a, b in pairs):
+        return tensor
+    return laid_out(tensor, strides)

@@ -186,8 +186,8 @@ def _descriptor(look: Looking, obj: Any) -> Data:
 def _builtin(look: Looking, obj: Any) -> Data:
     owner = obj.__self__
     if owner is None or isinstance(owner, types.ModuleType):
-        named = name_of(obj) or (str(obj.__module__), obj.__qualname__)
-        return ["builtin", *named, version_of(named[0])]
+        module = str(obj.__module__)
+        return ["builtin", module, obj.__qualname__, version_of(module)]
     return ["builtin of", obj.__qualname__, look.at(owner)]
 
 

@@ -85,11 +85,15 @@ class Reader:
 
     def describe(self, data: Data) -> str:
         """What an object of the program is, for messages."""
+        if data[0] == "signature":
+            return f"the signature of {self.describe(data[1])}"
         what = self._programs[data[1]].identity if data[0] == "program" else data
         return str(what)[:80]
 
     def is_bound(self, data: Data) -> bool:
         """Whether the data can be read already: what it says has a name, or was bound."""
+        if data[0] == "signature":
+            return self.is_bound(data[1])
         if data[0] != "program" or self._objects[data[1]] is not _UNBOUND:
             return True
         program = self._programs[data[1]]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Signature
 from types import CodeType, FunctionType
 from typing import Any, final
 
@@ -118,6 +119,8 @@ class GuardSet:
         self._functions: dict[int, tuple[FunctionType, Any, Any, Any]] = {}
         self.bound_to_process: dict[str, None] = {}
         """What was taken from this process that no guard compares (`capture/stored/`)."""
+        self.signatures: dict[int, tuple[Signature, object]] = {}
+        """Signatures that the capture has made, by id, with what they are of."""
         self.interpreted: dict[int, tuple[CodeType, str]] = {}
         """The code objects that were interpreted, by id, with the names of their modules."""
         self.noted: dict[Source, None] | None = None

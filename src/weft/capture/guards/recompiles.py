@@ -40,6 +40,10 @@ class Variant:
         """Keep the guards with the function that they guard."""
         replacement.__weft_variant__ = Variant(guards.all, policy)
 
+    def texts(self) -> list[str]:
+        """The guards, as messages show them."""
+        return [str(guard) for guard in self.guards]
+
     def runs_the_same(self, state: FrameState) -> bool:
         """Whether a frame runs the same code, on objects of the same types: it may differ in
         numbers and sizes, and in functions that were made anew."""
@@ -156,6 +160,10 @@ class StoredVariant:
 
     def __init__(self, guards: list[str]) -> None:
         self.guards = guards
+
+    def texts(self) -> list[str]:
+        """The guards, as messages show them."""
+        return self.guards
 
     def runs_the_same(self, state: FrameState) -> bool:
         """False: what its captures have learned of sizes is not here."""

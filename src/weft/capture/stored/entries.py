@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any, Final, Protocol
 
 from weft.capture.core.source import FrameState
 from weft.capture.stored.lookup import disk, keys, packed, unpacked
-from weft.capture.stored.records import Compiler, Loading, Record, to_data
+from weft.capture.stored.records import Compiler, Loading, Record, require_readable, to_data
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
+from weft.errors import CacheWarning, warn
+from weft.folders import remove
 from weft.interrupts import surface
 from weft.store import DoesNotFit, NotStorable
 
@@ -73,6 +76,26 @@ def _first_that_fits(compiler: StoringCompiler, state: FrameState, outermost: bo
     return None
 
 
+def differs(stored: Any, fresh: Any) -> bool:
+    """Whether an entry from disk is not what a capture of the same frame gives."""
+    first, second = (entry.fn.__weft_variant__.texts() for entry in (stored, fresh))
+    return bool(first != second) or _text_of(stored.fn) != _text_of(fresh.fn)
+
+
+def _text_of(function: FunctionType) -> tuple[object, ...]:
+    code = function.__code__
+    return code.co_code, code.co_names, code.co_firstlineno
+
+
+def report_difference(state: FrameState) -> None:
+    """Tell the user that an entry on disk was wrong; it is removed with all others."""
+    events.count("entries_differ")
+    for file in disk().directory.glob("??/*"):
+        remove(file)
+    warn(CacheWarning, f"{state.code.co_qualname}: an entry on disk differs from a new capture, "
+         "which is used; the stored entries were removed")
+
+
 def keep(compiler: StoringCompiler, record: Record, *, outermost: bool) -> None:
     """Keep a new entry for other processes; why not, if it cannot be, is an event."""
     if not config.store_entries:
@@ -80,7 +103,9 @@ def keep(compiler: StoringCompiler, record: Record, *, outermost: bool) -> None:
     code = record.state.code
     try:
         with events.stage("store"):
-            content = packed(to_data(record, compiler))
+            data = to_data(record, compiler)
+            require_readable(data, compiler, record.state)
+            content = packed(data)
             files = disk()
             for key in keys(record.state, compiler.options, compiler.backend, outermost=outermost):
                 if not files.path(key).exists():

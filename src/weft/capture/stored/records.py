@@ -10,6 +10,7 @@ a capture leaves: guards, the text of the replacement and what it refers to, the
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class Record:
     any_size: bool
     interpreted: Mapping[int, tuple[types.CodeType, str]]
     """The code objects that were interpreted, with the names of their modules."""
+    signatures: Sequence[tuple[inspect.Signature, object]]
+    """Those that the capture has made, with what they are of."""
     bound_to_process: Sequence[str]
     """What the capture took from this process that no guard compares."""
 
@@ -85,6 +88,10 @@ def to_data(record: Record, compiler: Compiler) -> Data:
     writer.external(state.globals, ["globals"])
     writer.external(state.code, ["code"])
     writer.external(compiler.policy(state.code), ["policy"])
+    for signature, function in record.signatures:
+        is_bound = isinstance(function, types.MethodType)
+        plain = function.__func__ if isinstance(function, types.MethodType) else function
+        writer.external(signature, ["signature", writer.refer(plain), is_bound])
     root = original_position(state.code, 0)[0]
     codes = {code_hash(code) for own in (state.code, root) for code in nested_codes(own)}
     nodes = nodes_to_data(writer, record.nodes)
@@ -188,21 +195,29 @@ class Loading:
             "policy": lambda _: compiler.policy(state.code),
             "compiler": lambda item: getattr(compiler, item[1]),
             "continuation": self._continuation,
+            "signature": self._signature,
         }
+        self._signatures: dict[tuple[int, bool], inspect.Signature] = {}
 
     def entry(self) -> Any:
         """The entry; raises DoesNotFit if the frame is not like the one that it was made from."""
+        data, state = self.data, self.state
+        tree = self.tree()
+        needs_hook, may_rerun, any_size = data["flags"]
+        entry = _frame.Entry(tree, self._replacement(), state.globals, needs_hook, may_rerun,
+                             any_size=any_size, owner=self.compiler.settings)
+        self.compiler.policy(state.code).continue_from(data["policy"])
+        return entry
+
+    def tree(self) -> Any:
+        """The guards; raises DoesNotFit if they do not hold for the frame."""
         data, state = self.data, self.state
         tree = tree_of(self.reader, data["nodes"], data["checks"], data["slots"], state)
         if tree.check(*state[1:]) is None:
             raise DoesNotFit("a guard does not hold")
         self._compare_libraries()
         self.reader.check_all()
-        needs_hook, may_rerun, any_size = data["flags"]
-        entry = _frame.Entry(tree, self._replacement(), state.globals, needs_hook, may_rerun,
-                             any_size=any_size, owner=self.compiler.settings)
-        self.compiler.policy(state.code).continue_from(data["policy"])
-        return entry
+        return tree
 
     def _compare_libraries(self) -> None:
         for module, qualname, line, size in self.data["libraries"]:
@@ -227,6 +242,14 @@ class Loading:
         Variant.attach_texts(function, data["guards"])
         return function
 
+    def _signature(self, data: Data) -> inspect.Signature:
+        function, is_bound = self.reader.value(data[1]), data[2]
+        key = id(function), is_bound
+        if key not in self._signatures:
+            self._signatures[key] = inspect.signature(
+                types.MethodType(function, self) if is_bound else function)
+        return self._signatures[key]
+
     def _continuation(self, data: Data) -> Any:
         _, offset, stack, present, cells, suspended, iterated, name, namespace = data
         is_root = self.root is self.state.code
@@ -235,6 +258,15 @@ class Loading:
             offset, stack, tuple(present), tuple(cells), suspended, iterated))
         function = types.FunctionType(code, self.reader.value(namespace), name)
         return self.compiler.compiled(function)
+
+
+def require_readable(data: Data, compiler: Compiler, state: FrameState) -> None:
+    """Raise NotStorable unless this very process could use the guards: an object that nothing
+    leads to, say."""
+    try:
+        Loading(data, compiler, state).tree()
+    except DoesNotFit as reason:
+        raise NotStorable(f"its own process cannot read it: {reason}") from None
 
 
 def _kernel_texts(data: Data) -> set[str]:

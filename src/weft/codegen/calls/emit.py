@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from weft.codegen.calls.call_sequence import CallSequence
 from weft.codegen.calls.library_calls import spell, spell_call, spell_write
@@ -31,6 +29,7 @@ from weft.codegen.scheduling.schedule import Schedule
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.errors import InternalError
 from weft.runtime.data_checks import assume, check_places
+from weft.runtime.launcher import bits_of
 from weft.shapes.algebra.expr import Expr, IntExpr, symbols
 from weft.shapes.algebra.floats import (
     SYMBOLIC_FLOATS,
@@ -186,15 +185,6 @@ def _lines_before(sequence: CallSequence, value: IntExpr | FloatValue) -> int:
     if unknown:
         raise InternalError(f"nothing defines {', '.join(unknown)}, of which {value!r} is made")
     return max((sequence.bound[name] for name in names), default=0)
-
-
-def bits_of(number: float) -> int:
-    """A double as kernels receive it: the integer of its bits (`double_of` turns it back)."""
-    return int(_BITS.unpack(_DOUBLE.pack(number))[0])
-
-
-_BITS: Final = struct.Struct("<q")
-_DOUBLE: Final = struct.Struct("<d")
 
 
 def _allocate(sequence: CallSequence, plan: MemoryPlan, buffers: list[Buffer]) -> None:

@@ -25,7 +25,7 @@ from weft.codegen.calls.call_sequence import (
 from weft.codegen.calls.gemm_calls import spell_gemm
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime import tensor_calls
-from weft.runtime.strided_views import CALLS, laid_out
+from weft.runtime.strided_views import CALLS, with_strides
 from weft.runtime.writes import WRITERS
 from weft.shapes.algebra.expr import Expr
 from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, text
@@ -155,15 +155,6 @@ def _check_strides(sequence: CallSequence, buffer: Buffer, *, optional: bool) ->
     unless_none = f"{buffer.name} is not None and " if optional else ""
     restored = f"{buffer.name} = with_strides({buffer.name}, {want})"
     sequence.lines.append(f"if {unless_none}{buffer.name}.stride() != {want}: {restored}")
-
-
-def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor itself if its strides differ only where that has no meaning, else a copy with
-    these strides."""
-    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
-    if tensor.numel() == 0 or all(n == 1 or a == b for n, a, b in pairs):
-        return tensor
-    return laid_out(tensor, strides)
 
 
 def spell(sequence: CallSequence, item: object) -> str:

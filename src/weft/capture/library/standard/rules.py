@@ -446,7 +446,9 @@ def _signature(tx: Interpreter, obj: SymbolicValue, **options: SymbolicValue) ->
     function = _real_callable(tx, obj)
     if function is MISSING or options:
         return inline(tx, inspect.signature, [obj], options)
-    return tx.wrap_fixed(evaluate(tx, lambda: inspect.signature(function)), "signature")
+    signature = evaluate(tx, lambda: inspect.signature(function))
+    tx.guards.signatures[id(signature)] = signature, function
+    return tx.wrap_fixed(signature, "signature")
 
 
 @rule(inspect.get_annotations)
