@@ -30,7 +30,7 @@ from weft.dims import DynamicShapes
 from weft.errors import BadValue, NotCallable, UnknownMode, users_level
 from weft.module import CompiledModule, compile_calls, leave_calls
 from weft.passes.framework import requested_passes
-from weft.torch_marks import mark_wrapper, torch_stance, unmarked
+from weft.torch_marks import FORBIDDEN, mark_wrapper, torch_stance, unmarked
 from weft.torch_settings import GUARD_FILTER, keep_guards
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -284,3 +284,7 @@ def reset() -> None:
     capture.reset()
     events.reset()
     failures.forget_warnings()
+
+
+for _of_weft in (stats, reset):  # compiled code calls them between its graphs
+    vars(_of_weft)[FORBIDDEN] = True

@@ -339,3 +339,15 @@ def test_an_ordered_dictionary_that_changes_in_its_loop():
         return x
 
     check(f, (X,), breaks=None)
+
+
+def test_statistics_are_read_between_the_graphs():
+    @weft.compile(backend="eager", dynamic=False)
+    def f(x):
+        y = x + 1
+        return y * 2, weft.stats()["graphs"]
+
+    weft.reset()
+    results = [f(X) for _ in range(2)]
+    assert [graphs for _, graphs in results] == [1, 1]
+    torch.testing.assert_close(results[1][0], (X + 1) * 2)
