@@ -60,6 +60,7 @@ _CALL: Final = "_compiled_call_impl"
 """Attribute by which nn.Module finds the compiled form of its call."""
 
 _PREFIX: Final = "_orig_mod."
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _forwards(module: torch.nn.Module) -> tuple[object, object, object]:
@@ -69,10 +70,8 @@ def _forwards(module: torch.nn.Module) -> tuple[object, object, object]:
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether the module has hooks of its own that act on its calls."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks
-        or module._backward_hooks or module._backward_pre_hooks
-    )
+    state = vars(module)  # (nothing is there yet while the module is made)
+    return any(map(state.get, _HOOKS))
 
 
 @final

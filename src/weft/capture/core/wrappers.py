@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
+from inspect import getattr_static
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
@@ -64,7 +65,8 @@ def is_between_wrappers(state: FrameState) -> bool:
     module = _called_module(state)
     if module is None:
         return False
-    if has_wrapping_hooks(module) or is_wrapping_forward(type(module).forward):
+    if has_wrapping_hooks(module) or is_wrapping_forward(
+            getattr_static(type(module), "forward", None)):
         return True
     return not has_hooks(module) and _is_called_by_wrapper()
 
