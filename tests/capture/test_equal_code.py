@@ -353,6 +353,19 @@ def test_layers_beside_each_other_keep_their_sizes() -> None:
     assert shapes == [[(3,)], [(4,)], [(5,)]]
 
 
+def test_one_that_has_used_a_variant_knows_its_sizes() -> None:
+    """It compiled its second size as if it were its first one."""
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    backend = Counted()
+    first, second = weft.compile(f, backend=backend), weft.compile(f, backend=backend)
+    first(torch.ones(3))
+    for n in range(3, 9):
+        second(torch.ones(n))
+    assert backend.graphs == 2
+
+
 def test_functions_of_other_globals_and_defaults() -> None:
     made = []
     for k in range(3):

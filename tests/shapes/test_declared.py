@@ -278,6 +278,7 @@ def test_marks_of_torch_dynamo_count() -> None:
         calls = x_of((4, 3), (7, 3), (9, 3))
         for (x,) in calls:
             mark(x, 0)
+        weft.reset()
         assert graphs(lambda x: x + 1, calls) == expected
 
 

@@ -332,8 +332,8 @@ class FrameCompiler:
         """Whether the code has too many variants for one more; records why none of them fits."""
         code = state.code
         known = self._entries(code)
+        self._learn_from_equal_code(state, known)
         if not known:
-            self._learn_from_equal_code(state)
             return False
         changes = changes_since(known, state)
         most = self._most_variants(code)
@@ -347,15 +347,16 @@ class FrameCompiler:
         note_recompile(code, changes)
         return False
 
-    def _learn_from_equal_code(self, state: FrameState) -> None:
+    def _learn_from_equal_code(self, state: FrameState, used: list[Any]) -> None:
         """Before the first variant of the function that was compiled: if equal code was compiled,
-        begin with what it has learned."""
+        begin with what it has learned; also of sizes, if its variants were `used`."""
         code = state.code
         if code is not self._root or self._policies.get(code) is not None:
             return
-        known = policy_of_equal_code(_frame.entries(code, self.settings), state)
+        known = policy_of_equal_code(used or _frame.entries(code, self.settings), state)
         if known is not None:
-            self._policies[code] = known.for_equal_code(self._declared, self._wrapper)
+            self._policies[code] = known.for_equal_code(
+                self._declared, self._wrapper, sizes=bool(used))
 
     def _most_variants(self, code: types.CodeType) -> int:
         """How many variants of the code are compiled: those that share an entry of the root share

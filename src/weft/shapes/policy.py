@@ -130,8 +130,10 @@ class DynamicPolicy:
                 ranges.pop(d, None)
         return ranges
 
-    def for_equal_code(self, declared: Declarations, user: Callable[[], object]) -> DynamicPolicy:
-        """The policy for another compiled function, `user()`, with equal code.
+    def for_equal_code(self, declared: Declarations, user: Callable[[], object], *, sizes: bool
+                       ) -> DynamicPolicy:
+        """The policy for another compiled function, `user()`, with equal code; `sizes`: it has used
+        variants of this one, and so had its sizes.
 
         If it takes the place of one that is gone (a lambda that is compiled at each call), it goes
         on with its policy. Otherwise it lives beside it, as the next layer of a model does, whose
@@ -146,6 +148,9 @@ class DynamicPolicy:
         known._numbers = {n: v for n, v in self._numbers.items() if n not in self._settings}
         known._changed_numbers = self._changed_numbers - self._settings
         known._functions, known._replaced = dict(self._functions), set(self._replaced)
+        if sizes:
+            known._last, known._before = dict(self._last), dict(self._before)
+            known._changed = {name: set(dims) for name, dims in self._changed.items()}
         return known
 
     def is_symbolic(self, name: str, value: int | float, *, argument: bool = False,
