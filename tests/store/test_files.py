@@ -7,6 +7,7 @@ import torch
 
 import weft
 from weft.capture.stored.lookup import packed, unpacked
+from weft.cli import cache
 from weft.diagnostics import events
 from weft.store import DoesNotFit, NotStorable, Reader, Writer
 from weft.store.code_hash import code_hash
@@ -128,6 +129,16 @@ def test_a_folder_that_cannot_be_used_costs_a_warning_at_most(run, tmp_path):
     (tmp_path / "cache" / "entries").write_text("in the way")
     assert run()[0] <= 1
     assert run()[0] <= 1
+
+
+def test_entries_are_listed_and_shown(run, capsys):
+    run()
+    cache.list_entries()
+    listed = capsys.readouterr().out
+    assert "_program" in listed
+    cache.show(listed.split()[0])
+    shown = capsys.readouterr().out
+    assert "def replacement(v):" in shown and "x is a Tensor" in shown
 
 
 def test_what_an_entry_is_not_made_of():

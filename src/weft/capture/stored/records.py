@@ -101,6 +101,7 @@ def to_data(record: Record, compiler: Compiler) -> Data:
     graph = None if record.graph is None else _graph_to_data(writer, record.graph)
     libraries = _cover(writer, record.interpreted, codes)
     return {
+        "name": f"{state.globals.get('__name__')}.{state.code.co_qualname}",
         "nodes": nodes, "checks": checks, "slots": record.n_slots, "text": parts.text,
         "constants": constants, "graph": graph, "region": parts.region,
         "places": _places_to_data(parts.places, state.code),
