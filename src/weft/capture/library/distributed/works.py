@@ -1,8 +1,7 @@
 """What collectives with `async_op=True` return: handles to wait for.
 
-Place in the pipeline: see `weft.capture.library`. A graph waits where the new value is first read,
-which is no earlier than where the program may read it: behind `work.wait()`. So for the program
-everything is done as soon as the call returns::
+Place in the pipeline: see `weft.capture.library`. A graph waits at the call, which is no later than
+the program does. So for the program everything is done as soon as the call returns::
 
     work = dist.all_reduce(x, async_op=True)   # nodes as without async_op
     y = other(z)
