@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import weft
+from weft.capture.sharing import forget_shared
 from weft.config import config
 
 
@@ -55,7 +56,9 @@ def weft_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def weft_defaults(weft_cache: Path) -> Iterator[None]:
-    """Internal failures raise, verifiers run, and settings go back to what they were."""
+    """Internal failures raise, verifiers run, settings go back to what they were, and nothing is
+    shared with the compiled functions of earlier tests."""
+    forget_shared()
     with config.patch(strict=True, cache_dir=str(weft_cache)):
         yield
 

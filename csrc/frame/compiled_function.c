@@ -412,7 +412,17 @@ static PyObject *compiled_freeze(PyObject *object, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+static PyObject *compiled_forget(PyObject *object, PyObject *Py_UNUSED(nothing))
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    self->is_frozen = 0;
+    Py_CLEAR(self->used.entries);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef compiled_methods[] = {
+    {"forget_entries", compiled_forget, METH_NOARGS,
+     PyDoc_STR("Let go of the entries that were used.")},
     {"freeze_entries", compiled_freeze, METH_NOARGS,
      PyDoc_STR("Keep using the entries that were used, but ask for no more.")},
     {"__reduce__", compiled_reduce, METH_NOARGS,

@@ -22,7 +22,7 @@ from typing import Any
 from weft import _frame
 from weft.capture.compiler import FrameCompiler
 from weft.capture.library import registration  # noqa: F401  (registers the rules)
-from weft.capture.sharing import Subject, alone, forget_shared, subject_of
+from weft.capture.sharing import Subject, alone, forget_shared, forget_used, subject_of
 from weft.config import CompileOptions
 
 __all__ = ["Subject", "alone", "cache_entries", "compile_function", "compiled_by",
@@ -57,3 +57,4 @@ def reset() -> None:
     """Forget all compiled variants."""
     _frame.clear()
     forget_shared()
+    forget_used()

@@ -10,6 +10,7 @@ None as its answer means: run this call eagerly.
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Callable
@@ -145,7 +146,9 @@ class FrameCompiler:
         """The compiled form of the function that the user gave to `weft.compile`; `subject`: what
         it runs, if many callables have its code."""
         self._root = self.settings.code(function, subject)
-        compiled = self.compiled(with_code(function, self._root))
+        own = with_code(function, self._root)
+        functools.update_wrapper(own, function)  # with the marks of what it is
+        compiled = self.compiled(own)
         self._wrapper = weakref.ref(compiled)
         self.settings.note_user(self._root, compiled)
         return compiled

@@ -69,6 +69,7 @@ class Settings:
         if users is None:
             users = self._users[copy] = weakref.WeakSet()
         users.add(compiled)
+        _compiled.add(compiled)
 
     def n_users(self, copy: CodeType) -> int:
         """How many compiled functions run a shared copy of their code."""
@@ -76,6 +77,7 @@ class Settings:
         return 0 if users is None else len(users)
 
 
+_compiled: weakref.WeakSet[_frame.CompiledFunction] = weakref.WeakSet()
 _shared: weakref.WeakValueDictionary[Hashable, Settings] = weakref.WeakValueDictionary()
 _kept: OrderedDict[int, tuple[CodeType, object]] = OrderedDict()
 """The latest shared code objects, with what keeps their entries: a function that is compiled anew
@@ -127,6 +129,12 @@ def forget_shared() -> None:
     """Let later calls share nothing with those before."""
     _shared.clear()
     _kept.clear()
+
+
+def forget_used() -> None:
+    """Let all compiled functions go of the entries that they have used."""
+    for compiled in list(_compiled):
+        compiled.forget_entries()
 
 
 @contextmanager
