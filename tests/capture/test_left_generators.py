@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import cast
@@ -134,6 +135,7 @@ WHERE = {
             "    for z in noisy(log):\n        {0}\n        {1}",
     "nested": "for y in noisy(log):\n    for z in noisy(log):\n        {0}\n        {1}",
 }
+LATER_SINCE_313 = {("behind a break", "try around"), ("behind a break", "with")}
 AROUND = """
 def fails(x):
     x = x * 2
@@ -154,6 +156,8 @@ def test_finally_runs_before_the_error_leaves(before, where):
     """The caller still has the error, and so its traceback: the frame's stack is gone all the same.
 
     What the replacement held lived on in it, or in what it told about its failure."""
+    if sys.version_info >= (3, 13) and (before, where) in LATER_SINCE_313:
+        pytest.xfail("a continuation's frame keeps the generator until the handler has run")
     for error in ERRORS.values():
         body = WHERE[where].format(BEFORE[before], error)
         space = {"torch": torch, "noisy": noisy}
