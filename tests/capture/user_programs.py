@@ -74,7 +74,7 @@ def while_on_data(x):
     return x.cos(), steps
 
 
-@program(2, 3, False)
+@program(2, 2, False)
 def newton(x):
     y = x.abs() + 1
     for _ in range(20):

@@ -23,7 +23,7 @@ MOST = {
 }
 """Graphs, breaks and recompiles of four steps; programs that are not here are not counted."""
 
-HOMES = {"Lightning": "lightning", "PennyLane": "pennylane"}
+HOMES = {"Lightning": "lightning", "PennyLane": "pennylane", "transformers": "accelerate"}
 
 
 def _numbers(step):

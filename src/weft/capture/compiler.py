@@ -84,6 +84,8 @@ from weft.torch_version import IS_TESTED
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
+_frame.tensor_access()  # measured here: later, a transform may hide where tensors keep their data
+
 _MAX_SKIPS: Final = 3
 """A code object is left to Python after this many failed captures (the program raised, ...)."""
 
