@@ -273,7 +273,7 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
     return explained
 
 
-def stats() -> dict[str, object]:
+def stats() -> dict[str, Any]:
     """The counters of this process since its start or the last `reset`; see
     `diagnostics.statistics`."""
     return statistics.snapshot(cache_entries=capture.cache_entries())

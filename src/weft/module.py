@@ -145,7 +145,7 @@ class CompiledModule(torch.nn.Module):
             return own["_compiled_call"](*args, **kwargs)
         return own["_compiled_forward"](*args, **kwargs)
 
-    def __call__(self, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """As `nn.Module.__call__`, which runs hooks for all modules too; without hooks of its own
         directly `forward`."""
         if has_hooks(self):
@@ -247,7 +247,7 @@ class CompiledModule(torch.nn.Module):
             return len(self._orig_mod)
         raise TypeError(f"object of type {type(self._orig_mod).__name__!r} has no len()")
 
-    def __iter__(self) -> object:
+    def __iter__(self) -> Any:
         return iter(self._orig_mod)  # type: ignore[call-overload]
 
     def __getitem__(self, key: object) -> Any:
@@ -276,7 +276,7 @@ class CompiledModule(torch.nn.Module):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, object], strict: bool = True,
-                        assign: bool = False) -> object:
+                        assign: bool = False) -> Any:
         """Load a state of the original, or one with torch.compile's prefix."""
         state = dict(state_dict)
         versions = getattr(state_dict, "_metadata", None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -92,7 +93,7 @@ _SYNCHRONISING = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_outpu
 
 def compile_fx(
     gm: GraphModule, example_inputs: Sequence[object], **options: object
-) -> Callable[..., object]:
+) -> Callable[..., Any]:
     """Compile a torch-level graph with weft's default compiler.
 
     Returns a callable of the graph's inputs. `gm` need not come from weft: any `GraphModule` of

@@ -36,7 +36,7 @@ _registered: dict[str, Backend] = {}
 
 def register_backend(
     name: str | Backend | None = None, backend: Backend | None = None
-) -> object:
+) -> Any:
     """Adds a backend: `register_backend("name", function)`, or a decorator, bare or with a name."""
     if callable(name):
         return register_backend(_name_of(name), name)

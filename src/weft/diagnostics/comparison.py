@@ -72,7 +72,7 @@ class Comparison:
         times = {row.name: row.timing for row in self.rows if row.timing.samples}
         return 1 / ratio(times, name, over) if name in times and over in times else None
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as plain values: seconds, bytes, ratios."""
         return {
             "name": self.name, "device": self.device, "backward": self.backward,

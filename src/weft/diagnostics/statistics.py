@@ -7,7 +7,7 @@ Place in the pipeline: a view of `events`; nothing is computed until someone ask
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from weft.diagnostics import events
 
@@ -26,7 +26,7 @@ COUNTERS: Final[dict[str, str]] = {
 """Counters that are always in the result; others appear once counted."""
 
 
-def snapshot(*, cache_entries: int) -> dict[str, object]:
+def snapshot(*, cache_entries: int) -> dict[str, Any]:
     """All counters, `cache_entries` (compiled variants alive), and seconds by stage.
 
     `compile_seconds` are wall seconds without inner stages, so they add up to ``"total"``.

@@ -110,7 +110,7 @@ def register_pass(
     function: PassFunction | PassBase | type[PassBase] | None = None, *, name: str | None = None,
     before: str | Iterable[str] = (), after: str | Iterable[str] = (),
     requires: str | Iterable[str] = (), on_request: bool = False,
-) -> object:
+) -> Any:
     """Add a pass to weft's pipelines; a decorator, with or without arguments.
 
     Takes a function of a GraphModule (which returns None, whether it changed it, a new GraphModule
