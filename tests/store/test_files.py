@@ -1,5 +1,7 @@
 """Entries on disk that are damaged, foreign, or cannot be written: the right result, no error."""
 
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -122,6 +124,19 @@ def test_a_new_capture_is_compared_with_the_stored_entry(run):
     with weft.config.patch(verify_entries=True):
         assert run()[:2] == (0, 1)
     assert run() == (0, 1, 0)
+
+
+def test_explanations_capture_anew(run):
+    run()
+    weft.reset()
+    assert len(weft.explain(_program, backend="aot_eager")(torch.arange(4.0)).graphs) == 1
+
+
+def test_nothing_of_the_store_is_loaded_without_the_setting():
+    code = ("import sys, torch, weft; weft.compile(torch.relu, backend='eager')(torch.ones(1));"
+            "print(*(m for m in sys.modules if m.startswith(('weft.store', 'weft.codegen'))))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_a_folder_that_cannot_be_used_costs_a_warning_at_most(run, tmp_path):

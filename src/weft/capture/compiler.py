@@ -15,6 +15,7 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final, final
 
 import torch
@@ -63,8 +64,7 @@ from weft.capture.replacement.checkpointing import runs_checkpoint
 from weft.capture.replacement.emitter import ReplacementEmitter
 from weft.capture.replacement.reruns import reporter
 from weft.capture.sharing import Subject, settings_of
-from weft.capture.stored.entries import differs, keep, report_difference, stored_entry
-from weft.capture.stored.records import Record
+from weft.capture.stored.record import Record
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import checks, events
@@ -77,7 +77,7 @@ from weft.graph_call import GraphCall, graph_call
 from weft.interrupts import surface
 from weft.runtime.restoring import restored_on_error
 from weft.shapes.graph_facts import GraphFacts, note_graph
-from weft.shapes.policy import DynamicPolicy
+from weft.shapes.policy import DynamicPolicy, no_user
 from weft.stances import REFUSING, WAITING, current_stance
 from weft.torch_marks import disabled_text, is_disabled, is_disabled_deeply, unmarked
 from weft.torch_version import IS_TESTED
@@ -136,7 +136,7 @@ class FrameCompiler:
         self._n_graphs = 0
         self._declared = Declarations()
         self._root: types.CodeType | None = None
-        self._wrapper: Callable[[], Any] = _no_wrapper
+        self._wrapper: Callable[[], Any] = no_user
         self._waited: PerCode[bool] = PerCode()
         self._others: dict[Any, Any] = {}
         self._record: Record | None = None
@@ -214,12 +214,7 @@ class FrameCompiler:
                 return made_by_another_thread
             if self._reaches_limit(state):
                 return None
-            outermost = compiled is not None
-            entry = stored_entry(self, state, outermost=outermost)
-            if entry is None or config.verify_entries:
-                stored, entry = entry, self._compile_or_skip(state, outermost=outermost)
-                if stored is not None and (entry is None or differs(stored, entry)):
-                    report_difference(state)
+            entry = self._loaded_or_compiled(state, outermost=compiled is not None)
             if entry is not None:  # under the lock: the next thread looks for it at once
                 _frame.add_entry(code, entry, _MOST_SHARED)
             return entry
@@ -238,6 +233,19 @@ class FrameCompiler:
         else:
             compiled.freeze_entries()
 
+    def _loaded_or_compiled(self, state: FrameState, *, outermost: bool) -> Any:
+        """A further entry, of an earlier process or new; None if the frame cannot be compiled."""
+        store = _store()
+        if store is None:
+            return self._compile_or_skip(state, outermost=outermost)
+        stored = store.stored_entry(self, state, outermost=outermost)
+        if stored is not None and not config.verify_entries:
+            return stored
+        entry = self._compile_or_skip(state, outermost=outermost)
+        if stored is not None and (entry is None or store.differs(stored, entry)):
+            store.report_difference(state)
+        return entry
+
     def _compile_or_skip(self, state: FrameState, *, outermost: bool) -> Any:
         """Return the new entry; if the frame cannot be compiled, record why and return None."""
         code = state.code
@@ -247,8 +255,9 @@ class FrameCompiler:
                 if not fits(entry, state):  # capturing has imported a module, say (`numpy.fft`)
                     entry = self._compile(state, outermost=outermost)
                     require_fit(entry, state)
-            if self._record is not None:
-                keep(self, self._record, outermost=outermost)
+            store = _store()
+            if store is not None and self._record is not None:
+                store.keep(self, self._record, outermost=outermost)
             return entry
         except SkipFrame as skip:
             events.record("skip", code=code, reason=skip.reason)
@@ -530,8 +539,11 @@ class FrameCompiler:
             self.backend, getattr(self.backend, "__name__", "inductor"))
 
 
-def _no_wrapper() -> None:
-    """In place of a reference to a compiled function."""
+def _store() -> types.ModuleType | None:
+    """The entries on disk; None if they are not wanted: nothing of them is loaded then."""
+    return import_module("weft.capture.stored.entries") if config.store_entries else None
+
+
 def _not_storable(tx: SymbolicInterpreter, emit: ReplacementEmitter, attempt: Attempt
                   ) -> tuple[str, ...]:
     """Why the entry must not outlive the process."""

@@ -57,11 +57,10 @@ class Settings:
         copy = of_subject.get(subject)
         if copy is None or _frame.is_settled(copy):  # what failed once may have been mended
             copy = of_subject[subject] = code.replace()
-            weakref.finalize(subject, _kept.pop, id(copy), None).atexit = False
+            weakref.finalize(subject, _let_go, weakref.ref(copy)).atexit = False
         if self._shared and _is_of_module(function):
             _keep(copy)
         return copy
-
 
     def note_user(self, copy: CodeType, compiled: _frame.CompiledFunction) -> None:
         """Record that a compiled function runs a shared copy of its code."""
@@ -90,7 +89,7 @@ _alone: list[None] = []
 
 def settings_of(options: CompileOptions, backend: Callable[..., Any]) -> Settings:
     """The settings of one call, the same object for equal ones."""
-    if _alone or options.dynamic_shapes is not None or _records_calls(options):
+    if is_alone() or options.dynamic_shapes is not None or _records_calls(options):
         return Settings(shared=False)
     overrides = tuple(sorted(options.overrides.items()))
     defaults = tuple(getattr(config, field.name) for field in fields(config))
@@ -125,6 +124,13 @@ def _keep(copy: CodeType) -> None:
         _kept.popitem(last=False)
 
 
+def _let_go(reference: weakref.ref[CodeType]) -> None:
+    """Nothing can find this copy any more: what it was made for is gone."""
+    copy = reference()
+    if copy is not None:
+        _kept.pop(id(copy), None)
+
+
 def forget_shared() -> None:
     """Let later calls share nothing with those before."""
     _shared.clear()
@@ -139,12 +145,18 @@ def forget_used() -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Let `weft.compile` calls in this block share nothing."""
+    """Let `weft.compile` calls in this block share nothing, neither with others nor with earlier
+    processes: somebody wants to see what they do."""
     _alone.append(None)
     try:
         yield
     finally:
         _alone.pop()
+
+
+def is_alone() -> bool:
+    """Whether the program is in such a block."""
+    return bool(_alone)
 
 
 def subject_of(target: object) -> Subject:

@@ -54,7 +54,7 @@ class DimensionRange:
     alone: bool = False
 
 
-def _nobody() -> None:
+def no_user() -> None:
     """In place of a reference to a compiled function."""
 
 
@@ -64,7 +64,7 @@ class DynamicPolicy:
     that."""
 
     def __init__(self, dynamic: bool | None, *, automatic: bool = True, outermost: bool = False,
-                 declared: Declarations | None = None, user: Callable[[], object] = _nobody
+                 declared: Declarations | None = None, user: Callable[[], object] = no_user
                  ) -> None:
         """`outermost`: the code is the function that the user compiled; `user`: gives the compiled
         function, None if it is gone."""

@@ -9,15 +9,15 @@ if there were no store::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FunctionType
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from weft.capture.core.source import FrameState
+from weft.capture.sharing import is_alone
 from weft.capture.stored.lookup import disk, keys, packed, unpacked
-from weft.capture.stored.records import Compiler, Loading, Record, require_readable, to_data
-from weft.config import CompileOptions, config
+from weft.capture.stored.record import Record
+from weft.capture.stored.records import Compiler, Loading, require_readable, to_data
+from weft.config import CompileOptions
 from weft.diagnostics import events
 from weft.errors import CacheWarning, warn
 from weft.folders import remove
@@ -32,22 +32,9 @@ class StoringCompiler(Compiler, Protocol):
     backend: Any
 
 
-_without: Final[list[None]] = []
-
-
-@contextmanager
-def capturing_anew() -> Iterator[None]:
-    """Inside, no entry is loaded: somebody wants to see what capture does."""
-    _without.append(None)
-    try:
-        yield
-    finally:
-        _without.pop()
-
-
 def stored_entry(compiler: StoringCompiler, state: FrameState, *, outermost: bool) -> Any:
     """An entry for the frame that an earlier process has compiled, or None."""
-    if not config.store_entries or _without:
+    if is_alone():
         return None
     try:
         with events.stage("load"):
@@ -98,8 +85,6 @@ def report_difference(state: FrameState) -> None:
 
 def keep(compiler: StoringCompiler, record: Record, *, outermost: bool) -> None:
     """Keep a new entry for other processes; why not, if it cannot be, is an event."""
-    if not config.store_entries:
-        return
     code = record.state.code
     try:
         with events.stage("store"):

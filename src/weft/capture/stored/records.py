@@ -1,7 +1,6 @@
 """A compiled entry as one value, and as data.
 
-Place in the pipeline: between the compiler, which has the parts, and the files. A `Record` is what
-a capture leaves: guards, the text of the replacement and what it refers to, the graph's callable.
+Place in the pipeline: between the compiler, which has the parts (`record.py`), and the files.
 `to_data` writes it as lists and texts; `Loading` makes an entry of them in another process::
 
     data = to_data(record, compiler)
@@ -12,8 +11,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, final
 
 from weft import _frame
@@ -21,11 +19,11 @@ from weft.capture.bytecode.continuation import continuation_at, original_positio
 from weft.capture.core.frame import is_polyfill
 from weft.capture.core.source import FrameState, is_library
 from weft.capture.core.tracebacks import Place
-from weft.capture.guards.guard_set import Guard
 from weft.capture.guards.recompiles import Variant
 from weft.capture.replacement.function import ReplacementParts, replacement_function
 from weft.capture.sharing import Settings
 from weft.capture.stored.guards import nodes_to_data, tree_checks_to_data, tree_of
+from weft.capture.stored.record import Record
 from weft.errors import is_ours
 from weft.graph_call import GraphCall
 from weft.shapes.policy import DynamicPolicy
@@ -51,29 +49,6 @@ class Compiler(Protocol):
 
     def policy(self, code: types.CodeType) -> DynamicPolicy:
         """Which sizes of the code are symbolic."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The parts of a new entry."""
-
-    state: FrameState
-    nodes: Sequence[Any]
-    tree_checks: Sequence[Any]
-    n_slots: int
-    guards: Sequence[Guard]
-    parts: ReplacementParts
-    graph: GraphCall | None
-    needs_hook: bool
-    may_rerun: bool
-    any_size: bool
-    interpreted: Mapping[int, tuple[types.CodeType, str]]
-    """The code objects that were interpreted, with the names of their modules."""
-    signatures: Sequence[tuple[inspect.Signature, object]]
-    """Those that the capture has made, with what they are of."""
-    bound_to_process: Sequence[str]
-    """What the capture took from this process that no guard compares."""
 
 
 # -- to data ---------------------------------------------------------------------------------------
