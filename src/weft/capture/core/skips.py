@@ -26,11 +26,17 @@ _SITE: Final = f"{sysconfig.get_paths()['purelib']}{os.sep}"
 _NUMPY: Final = f"{Path(numpy.__file__).parent}{os.sep}"
 _TORCH: Final = f"{Path(torch.__file__).parent}{os.sep}"
 _WEFT: Final = f"{Path(__file__).parents[2]}{os.sep}"
+
+
+def folders_of_torch(*names: str) -> tuple[str, ...]:
+    """What the paths of files in these folders of PyTorch (`nn/parallel`) begin with."""
+    return tuple(f"{Path(_TORCH, *name.split('/'))}{os.sep}" for name in names)
+
+
 _TOOLS: Final = tuple(str(Path(_TORCH, *part.split("/"))) for part in (
     "autograd/profiler", "export", "fx", "jit", "onnx", "package", "profiler", "serialization.py",
     "testing"))
-_DISTRIBUTED: Final = tuple(str(Path(_TORCH, *part.split("/"))) + os.sep for part in (
-    "distributed", "nn/parallel"))
+_DISTRIBUTED: Final = folders_of_torch("distributed", "nn/parallel")
 _CAPTURED: Final = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "optim")))
 
 

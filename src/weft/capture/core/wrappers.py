@@ -14,22 +14,19 @@ Inside of another compiled function a call of a wrapper is a graph break.
 
 from __future__ import annotations
 
-import os
 import sys
-from inspect import getattr_static
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 import torch
 
+from weft.capture.core.skips import folders_of_torch
 from weft.capture.core.source import FrameState
 from weft.module import has_hooks
 
-_TORCH: Final = Path(torch.__file__).parent
-_WRAPPERS: Final = tuple(f"{_TORCH.joinpath(*part.split('/'))}{os.sep}" for part in (
-    "nn/parallel", "distributed/fsdp", "distributed/_composable"))
-_MODULE_CALLS: Final = str(_TORCH.joinpath("nn", "modules", "module.py"))
+_WRAPPERS: Final = folders_of_torch("nn/parallel", "distributed/fsdp", "distributed/_composable")
+_MODULE_CALLS: Final = str(Path(torch.__file__).parent.joinpath("nn", "modules", "module.py"))
 _OWN_CALLS: Final = str(Path(__file__).parents[2] / "api.py")
 
 
@@ -66,7 +63,7 @@ def is_between_wrappers(state: FrameState) -> bool:
     if module is None:
         return False
     if has_wrapping_hooks(module) or is_wrapping_forward(
-            getattr_static(type(module), "forward", None)):
+            getattr(type(module), "forward", None)):
         return True
     return not has_hooks(module) and _is_called_by_wrapper()
 

@@ -158,21 +158,19 @@ class MemoFakeMode(FakeTensorMode):
         kwargs: Mapping[str, object] | None,
     ) -> Any:
         """The result of an operator whose metadata depends on its arguments' metadata alone."""
+        options = kwargs or {}
         call = CallReader(self)
-        key = call.key(func, args, kwargs or {})
-        if key is None:
-            with self._accepting_all():
-                result = self._by_pytorch(func, types, args, kwargs or {})
-            self._is_refused(func, args, kwargs or {})
-            return result
-        known = self._memo.find(key, call)
+        key = call.key(func, args, options)
+        known = MISSING if key is None else self._memo.find(key, call)
         if known is not MISSING:
             return known
+        _use_device(options.get("device"))
         n_known_answers = self.n_known_answers()
         with self._accepting_all():
-            result = self._computed(func, types, args, kwargs or {}, call)
-        refused = self._is_refused(func, args, kwargs or {})
-        if self.n_known_answers() == n_known_answers and not refused:
+            result = (self._by_pytorch(func, types, args, options) if key is None
+                      else self._computed(func, types, args, options, call))
+        refused = self._is_refused(func, args, options)
+        if key is not None and self.n_known_answers() == n_known_answers and not refused:
             self._memo.store(key, call, result)
         return result
 
@@ -207,7 +205,6 @@ class MemoFakeMode(FakeTensorMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> object:
         """PyTorch's own result. It logs operators' errors, which the program may expect."""
-        _use_device(kwargs.get("device"))
         if func in _LIFTS and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:
             return self._lifted(args[0])
         _unlogged.depth += 1
@@ -239,7 +236,6 @@ class MemoFakeMode(FakeTensorMode):
         kwargs: Mapping[str, object], call: CallReader,
     ) -> object:
         """The result of a plain operator by the first rule that applies, else by PyTorch."""
-        _use_device(kwargs.get("device"))
         if not IS_TESTED or (not call.tensors and should_allow_numbers_as_tensors(func)):
             return corrected(func, args, self._by_pytorch(func, types, args, kwargs), self._cast)
         with without_sympy():

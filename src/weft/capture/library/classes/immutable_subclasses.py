@@ -55,12 +55,12 @@ for _base in PLAIN:
 def _new_partial(tx: Interpreter, cls: SymbolicValue, /, *rest: SymbolicValue,
                  **kwargs: SymbolicValue) -> SymbolicValue:
     """`partial.__new__(cls, function, ...)`"""
-    made = cls.constant()
-    if not rest or not issubclass(made, functools.partial) or (
-            type_lookup(made, "__del__") is not MISSING):
+    kind = cls.constant()
+    if not rest or not issubclass(kind, functools.partial) or (
+            type_lookup(kind, "__del__") is not MISSING):
         raise graph_break("unknown-operation", f"making {cls!r}")
     contents = CONSTRUCTORS[functools.partial].call((tx, functools.partial), [*rest], kwargs)
-    return contents if made is functools.partial else new_object(made, contents)
+    return contents if kind is functools.partial else new_object(kind, contents)
 
 
 def _makes(base: type, cls: object) -> bool:

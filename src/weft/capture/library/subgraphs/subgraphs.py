@@ -22,7 +22,7 @@ from torch import fx
 
 from weft.capture.core.base import Args, Kwargs, SymbolicValue
 from weft.capture.core.breaks import graph_break
-from weft.capture.core.graph import CallRecorder, GraphInput, drop_unused
+from weft.capture.core.graph import CallRecorder, GraphBuilder, GraphInput, drop_unused
 from weft.capture.core.source import Source
 from weft.capture.library.containers.mapping import DictValue
 from weft.capture.library.containers.named_tuples import NamedTupleValue
@@ -41,7 +41,7 @@ class SubgraphBuilder(CallRecorder):
 
     has_foreign_nodes = True
 
-    def __init__(self, outer: Any, n_learned: int) -> None:
+    def __init__(self, outer: GraphBuilder | SubgraphBuilder, n_learned: int) -> None:
         super().__init__()
         self.outer = outer
         self.lifted: dict[fx.Node, fx.Node] = {}
@@ -54,13 +54,11 @@ class SubgraphBuilder(CallRecorder):
     @property
     def inputs(self) -> list[GraphInput]:
         """The inputs of the outermost graph."""
-        inputs: list[GraphInput] = self.outer.inputs
-        return inputs
+        return self.outer.inputs
 
     def placeholder(self, source: Source, fake: object, example: object) -> fx.Node:
         """Outside tensors become inputs of the outermost graph."""
-        node: fx.Node = self.outer.placeholder(source, fake, example)
-        return node
+        return self.outer.placeholder(source, fake, example)
 
     def local(self, node: fx.Node) -> fx.Node:
         """The node of this graph that stands for `node`."""
@@ -87,8 +85,7 @@ class SubgraphBuilder(CallRecorder):
         return placeholder
 
     def add_module(self, module: fx.GraphModule) -> str:
-        name: str = self.outer.add_module(module)
-        return name
+        return self.outer.add_module(module)
 
 
 @contextmanager
