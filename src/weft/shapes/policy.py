@@ -14,7 +14,6 @@ that the program makes anew, which are then guarded by their code.
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Any, Final, final
 from weft.dims import Declarations, Dim, DimRange, Mark
 from weft.shapes.algebra.intervals import INF
 from weft.shapes.contents import Contents
+from weft.shapes.seen_values import SeenValues
 
 _MOST_DISAPPOINTMENTS: Final = 16
 _AMONG_CALLS: Final = 128
@@ -94,15 +94,7 @@ class DynamicPolicy:
         """Whether no size may be symbolic: the backend cannot compile such a graph."""
         self.must_share = False
         """Whether this is the last variant: it should serve all calls that no other one serves."""
-        self._last: dict[str, tuple[int, ...]] = {}
-        self._before: dict[str, tuple[int, ...]] = {}
-        self._changed: dict[str, set[int]] = {}
-        self._numbers: dict[str, int | float] = {}
-        self._changed_numbers: set[str] = set()
-        self._functions: dict[str, weakref.ref[FunctionType]] = {}
-        self._replaced: set[str] = set()
-        self._settings: set[str] = set()
-        """Names of integers that are attributes of objects."""
+        self._seen = SeenValues()
 
     def dimensions(
         self, name: str, sizes: tuple[int, ...], marks: Mapping[int, Mark], *,
@@ -113,19 +105,19 @@ class DynamicPolicy:
         ``marks``: what the user said about dimensions; None: static. Parameters and buffers are
         static unless they changed.
         """
-        self._note(name, sizes)
+        self._seen.note_sizes(name, sizes)
         if self.all_static:
             return {}
         chosen = {d for d in self.expected.get(name, ()) if d < len(sizes)}
         if self.automatic:
-            chosen |= self._changed.get(name, set())
+            chosen |= self._seen.changed_dimensions(name)
         if self.dynamic and not parameter:
             chosen = set(range(len(sizes)))
-        ranges = {d: DimensionRange(self._history(name, d, sizes[d])) for d in chosen}
+        ranges = {d: DimensionRange(self._seen.history(name, d, sizes[d])) for d in chosen}
         for d, mark in marks.items():
             if isinstance(mark, DimRange):
                 mark.check(f"{name}.size({d})", sizes[d])
-                ranges[d] = _marked(self._history(name, d, sizes[d]), mark)
+                ranges[d] = _marked(self._seen.history(name, d, sizes[d]), mark)
             else:
                 ranges.pop(d, None)
         return ranges
@@ -145,12 +137,7 @@ class DynamicPolicy:
             return self
         known = DynamicPolicy(self.dynamic, automatic=self.automatic, outermost=self._outermost,
                               declared=declared, user=user)
-        known._numbers = {n: v for n, v in self._numbers.items() if n not in self._settings}
-        known._changed_numbers = self._changed_numbers - self._settings
-        known._functions, known._replaced = dict(self._functions), set(self._replaced)
-        if sizes:
-            known._last, known._before = dict(self._last), dict(self._before)
-            known._changed = {name: set(dims) for name, dims in self._changed.items()}
+        known._seen = self._seen.for_another_object(sizes=sizes)
         return known
 
     def is_symbolic(self, name: str, value: int | float, *, argument: bool = False,
@@ -160,26 +147,18 @@ class DynamicPolicy:
 
         attribute: an object has it.
         """
-        if attribute and type(value) is int:
-            self._settings.add(name)
-        last = self._numbers.setdefault(name, value)
-        if type(last) is not type(value) or (last != value and last == last):
-            self._changed_numbers.add(name)
-        self._numbers[name] = value
+        self._seen.note_number(name, value, is_setting=attribute and type(value) is int)
         if self.all_static:
             return False
         if argument and self._of_arguments and value not in (0, 1):
             return True
-        return self.automatic and name in self._changed_numbers
+        return self.automatic and self._seen.has_changed(name)
 
     def is_replaced(self, name: str, function: FunctionType) -> bool:
         """Whether the function called ``name`` was another one at an earlier capture: the program
         makes it anew, so that its code says more than its identity."""
-        last = self._functions.get(name)
-        if last is not None and last() is not function:
-            self._replaced.add(name)
-        self._functions[name] = weakref.ref(function)
-        return name in self._replaced
+        self._seen.note_function(name, function)
+        return self._seen.was_replaced(name)
 
     def number_range(self, name: str, value: int | float) -> DimRange | None:
         """What ``dynamic_shapes`` says about the Python number called ``name``."""
@@ -212,33 +191,15 @@ class DynamicPolicy:
 
     def seen(self) -> list[list[Any]]:
         """The sizes and numbers of the last capture, as plain data."""
-        return [[name, list(sizes)] for name, sizes in self._last.items()] + [
-            [name, value] for name, value in self._numbers.items()]
+        return self._seen.as_data()
 
     def continue_from(self, seen: Sequence[Sequence[Any]]) -> None:
         """Go on as if the captures of this code so far had seen these."""
         for name, value in seen:
             if isinstance(value, list):
-                self._note(name, tuple(value))
+                self._seen.note_sizes(name, tuple(value))
             else:
-                self.is_symbolic(name, value)
-
-    def _note(self, name: str, sizes: tuple[int, ...]) -> None:
-        last = self._last.get(name)
-        if last == sizes:
-            return
-        if last is not None and len(last) == len(sizes):
-            differs = {d for d, (a, b) in enumerate(zip(last, sizes, strict=True)) if a != b}
-            self._changed.setdefault(name, set()).update(differs)
-            self._before[name] = last
-        else:
-            self._changed.pop(name, None)
-            self._before.pop(name, None)
-        self._last[name] = sizes
-
-    def _history(self, name: str, d: int, size: int) -> tuple[int, ...]:
-        before = self._before.get(name)
-        return (size,) if before is None else (before[d], size)
+                self._seen.note_number(name, value)
 
 
 def _marked(history: tuple[int, ...], mark: DimRange) -> DimensionRange:

@@ -150,6 +150,21 @@ def trace(gm: GraphModule, example_inputs: Sequence[object]) -> tuple[Tracer, Tr
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class TracedInput:
+    """An input of the traced graph, as it was before the graph ran."""
+
+    value: Any
+    """What the graph runs on: a fake or a number."""
+    primal: Any = None
+    """The leaf that its gradient is taken for; None for a number."""
+    version: int = 0
+    grad_fn: Any = None
+    place: tuple[Any, ...] = ()
+    """Sizes, strides and offset."""
+
+
+@final
 class Tracer:
     """One tracing run: the graph under construction and the fakes it runs on."""
 
@@ -162,18 +177,8 @@ class Tracer:
         self.tensors = Functionalizer(Graph(), self.evaluator)
         self.recorder = Recorder(self.tensors, self._lift)
         self.last_placeholder: Node | None = None
-        # For each input of the captured graph:
-        self.inputs: list[Any] = []
-        """what the graph runs on (fakes, numbers),"""
-        self.primals: list[Any] = []
-        """the leaf that its gradient is taken for (None for a number),"""
-        self.versions: list[int] = []
-        """its version before the graph runs,"""
-        self.grad_fns: list[Any] = []
-        """and its autograd node then."""
-        self.shapes: list[Any] = []
-        """Sizes, strides and offset of those that are tensors, before the graph runs."""
-        # Tensors that are not among the inputs.
+        self.inputs: list[TracedInput] = []
+        """Those of the captured graph, and behind them lifted tensors."""
         self.lifted: list[torch.Tensor] = []
         self.lifted_late: set[int] = set()
         self.state: list[tuple[Any, str, torch.Tensor, FakeTensor]] = []
@@ -183,6 +188,11 @@ class Tracer:
         """After each node: autograd's next number, and the node's source lines."""
         self.result: Any = None
         self.accounts = CheckAccounts()
+
+    @property
+    def primals(self) -> list[Any]:
+        """The leaf that the gradient of each input is taken for; None for a number."""
+        return [source.primal for source in self.inputs]
 
     # -- inputs ------------------------------------------------------------------------------------
 
@@ -197,10 +207,7 @@ class Tracer:
             else:
                 value = example if value is None else value
                 self.last_placeholder = self.tensors.placeholder(node.name, value)
-                self.inputs.append(value)
-                self.primals.append(None)
-                self.grad_fns.append(None)
-                self.versions.append(0)
+                self.inputs.append(TracedInput(value))
 
     def add_state(self) -> None:
         """Lift parameters and buffers of a graph module that has its own (`compile_fx`)."""
@@ -234,7 +241,7 @@ class Tracer:
     def _add_tensor(self, name: str, fake: FakeTensor) -> object:
         if fake.layout is not torch.strided:
             raise Unsupported(f"a {fake.layout} input")
-        index = len(self.primals)
+        index = len(self.inputs)
         self.last_placeholder = self.tensors.placeholder(name, self.evaluator.intern(fake))
         primal = fake
         if fake.requires_grad and not fake.is_leaf:
@@ -244,11 +251,8 @@ class Tracer:
         if primal is not fake:  # the captured graph may write to it, which a leaf forbids
             seen = connected_non_leaf(primal)
             self.tensors.rename(seen, alias)
-        self.primals.append(primal)
-        self.inputs.append(seen)
-        self.grad_fns.append(seen.grad_fn)
-        self.versions.append(_version(seen))
-        self.shapes.append((fake.size(), fake.stride(), fake.storage_offset()))
+        place = (*fake.size(), *fake.stride(), fake.storage_offset())
+        self.inputs.append(TracedInput(seen, primal, _version(seen), seen.grad_fn, place))
         return seen
 
     def _lift(self, tensor: torch.Tensor) -> FakeTensor:
@@ -292,7 +296,7 @@ class Tracer:
 
     def _run_nodes(self, count_autograd: bool) -> None:
         env: dict[Node, Any] = {}
-        inputs = iter(self.inputs)
+        inputs = (source.value for source in self.inputs)
         for node in self.gm.graph.nodes:
             self.tensors.stack = node.meta.get("stack", ())
             if node.op == "placeholder":
@@ -377,37 +381,40 @@ class Tracer:
 
     def _add_mutation(self, traced: Traced, i: int) -> None:
         """Return the new value of input `i`, with a gradient if autograd saw the write."""
-        seen = self.inputs[i]
+        seen = self.inputs[i].value
         traced.mutated.append(i)
-        differentiable = seen.requires_grad and seen.grad_fn is not self.grad_fns[i]
+        differentiable = seen.requires_grad and seen.grad_fn is not self.inputs[i].grad_fn
         if not differentiable:
             traced.detached_mutations.add(i)
         traced.add(self.tensors.alias(seen).base.node, seen if differentiable else None)
 
     def _count_writes(self, traced: Traced) -> None:
         """How often autograd counts writes to each input: `x.t_().t_()` leaves the data alone."""
-        for i, seen in enumerate(self.inputs):
-            count = _version(seen) - self.versions[i] if isinstance(seen, torch.Tensor) else 0
+        for i, source in enumerate(self.inputs):
+            count = 0 if source.primal is None else _version(source.value) - source.version
             if count or i in traced.mutated:
                 traced.counts[i] = count
 
     def _check_metadata(self) -> None:
         """Check that inputs keep their sizes and strides: such changes are not replayed."""
-        tensors = [i for i in self.inputs if isinstance(i, torch.Tensor)]
-        for seen, (size, stride, offset) in zip(tensors, self.shapes, strict=True):
+        for source in self.inputs:
+            if source.primal is None:
+                continue
+            seen = source.value
             now = (*seen.size(), *seen.stride(), seen.storage_offset())
-            if not certainly_equal(now, (*size, *stride, offset)):
+            if not certainly_equal(now, source.place):
                 raise Unsupported("an input's sizes or strides are changed in place")
 
     def _check_shared(self, written: list[int]) -> None:
         """Check that a written input is the only input on its storage."""
         if not written:
             return
-        storages = [None if p is None else p.untyped_storage()._cdata for p in self.primals]
+        primals = self.primals
+        storages = [None if p is None else p.untyped_storage()._cdata for p in primals]
         owners = Counter(storages)
         if any(owners[storages[i]] > 1 for i in written):
             raise Unsupported("an input that shares memory with another is written")
-        if any(may_overlap(self.primals[i]) for i in written):
+        if any(may_overlap(primals[i]) for i in written):
             raise Unsupported("an input whose elements share memory is written")
 
 
@@ -479,7 +486,7 @@ class _Outputs:
     def _tensor_spec(self, output: torch.Tensor) -> OutputSpec:
         alias = self.tensors.alias(output)
         source = alias.base.source
-        seen = None if source is None else self.tracer.inputs[source]
+        seen = None if source is None else self.tracer.inputs[source].value
         known = output is seen or not output.requires_grad or _has_no_history(output)
         if not known and output.is_leaf:
             raise Unsupported("an output that the graph makes a leaf")

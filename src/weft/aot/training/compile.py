@@ -138,7 +138,7 @@ def _input_gradients(
     """The gradients, which `backwards` compute; `backward` returns those of inner results, too."""
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
     return InputGradients(
-        count=len(tracer.primals),
+        count=len(tracer.inputs),
         inputs=tuple(joint.gradient_inputs),
         edges=tuple([tensors.index(i) for i in joint.gradient_inputs]),
         depends_on=_tangents_of_gradients(joint, graph),
@@ -239,21 +239,21 @@ def _forward_inputs(
     """Which inputs the forward saves, which live in any case (`kept`), and which a second
     derivative may need: the small ones are held, within the bytes that eager saves more, or copied
     if they are overwritten (`stale`)."""
-    tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
+    primals = tracer.primals
+    tensors = [i for i, p in enumerate(primals) if p is not None]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
     weak = [i for i in unsaved if i not in kept or i in traced.mutated]
     read = [i for i in weak if i not in unread]
-    saved = parts.bytes_saved + _bytes_of(
-        tracer.primals[i] for i in parts.saved_inputs if i not in kept)
-    constants = {i for i in stale if i in detached or not tracer.primals[i].requires_grad}
+    saved = parts.bytes_saved + _bytes_of(primals[i] for i in parts.saved_inputs if i not in kept)
+    constants = {i for i in stale if i in detached or not primals[i].requires_grad}
     small = _small([i for i in read if i not in traced.mutated or i in constants],
-                   tracer.primals, max(in_eager - saved, saved // 16, _LITTLE))
+                   primals, max(in_eager - saved, saved // 16, _LITTLE))
     copied = small & constants
     return ForwardInputs(
-        count=len(tracer.primals),
+        count=len(primals),
         saved=tuple(parts.saved_inputs),
         reads=reads,
-        watched=tuple(k for k, i in enumerate(parts.saved_inputs) if has_memory(tracer.primals[i])),
+        watched=tuple(k for k, i in enumerate(parts.saved_inputs) if has_memory(primals[i])),
         leaves=tuple(i for i in unsaved if i in kept and i not in traced.mutated),
         unread_leaves=frozenset(unread & leaves),
         weak=tuple(i for i in read if i not in copied),
