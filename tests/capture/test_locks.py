@@ -11,7 +11,7 @@ import torch
 import weft
 from tests.capture.harness import check
 from weft.capture.library.standard import locks
-from weft.capture.replacement import emitter
+from weft.capture.replacement import graph_calls
 
 X = torch.ones(3)
 LOCKS = [threading.Lock, threading.RLock]
@@ -167,7 +167,7 @@ def _another_thread(monkeypatch: pytest.MonkeyPatch, change: Any) -> list[bool]:
             thread.join()
         locks.take(*arguments)
 
-    monkeypatch.setattr(emitter, "take", take)
+    monkeypatch.setattr(graph_calls, "take", take)
     return armed
 
 

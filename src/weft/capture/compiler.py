@@ -454,9 +454,9 @@ class FrameCompiler:
         graph, inputs = self._graph(tx, emit, code)
         caught = tx.data.catches_refusals
         if _may_rerun(tx, graph, code):
-            emit.on_error = reporter(code, self.policy(code), caught=caught)
+            emit.graph_call.on_error = reporter(code, self.policy(code), caught=caught)
         if tx.data.early_checks:
-            emit.on_unexpected = reporter(code, self.policy(code), caught=caught)
+            emit.graph_call.on_unexpected = reporter(code, self.policy(code), caught=caught)
         if graph is not None and attempt.devices:
             graph = without_modes(graph)
         replacement, text = emit.finish(graph, inputs, code)
@@ -466,7 +466,7 @@ class FrameCompiler:
             tx.outside.guard_aliases(tx.effects)
             add_shape_guards(tx)
             add_input_tests(tx)
-            again = emit.guards_under_lock
+            again = emit.graph_call.guards_under_lock
             if again is not None:
                 again.collect(tx.tree)
             nodes, tree_checks, n_slots = tx.guards.lower(modes)
@@ -474,14 +474,15 @@ class FrameCompiler:
             if again is not None:
                 again.bind(tree, globals)
         needs_hook = signal is not None or raised is not None
-        entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.may_rerun,
+        entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.graph_call.may_rerun,
                              any_size=bool(tx.shapes.sources), owner=self.settings)
         Variant.attach(replacement, tx.guards, tx.policy)
         if config.store_entries and emit.parts is not None:
             self._record = Record(
                 attempt.state, nodes, tree_checks, n_slots, tx.guards.all, emit.parts, graph,
-                needs_hook, emit.may_rerun, bool(tx.shapes.sources), dict(tx.guards.interpreted),
-                list(tx.guards.signatures.values()), _not_storable(tx, emit, attempt))
+                needs_hook, emit.graph_call.may_rerun, bool(tx.shapes.sources),
+                dict(tx.guards.interpreted), list(tx.guards.signatures.values()),
+                _not_storable(tx, emit, attempt))
         if events.watched():
             events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
         events.record("bytecode", code=code, source=text)
@@ -502,14 +503,14 @@ class FrameCompiler:
             return None, []
         events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
                       guards=len(tx.guards))
-        emit.region = graph_region(code, self._n_graphs)
+        emit.graph_call.region = graph_region(code, self._n_graphs)
         self._n_graphs += 1
         writes = writes_of(module.graph)
         note_graph(module, GraphFacts(
             shapes=tx.shapes if tx.shapes.unbacked_symbols.exist else None,
             is_irreversible=not writes.can_undo,
             restored=writes.early if writes.can_undo else (),
-            region=emit.region,
+            region=emit.graph_call.region,
         ))
         examples = [item.example for item in inputs]
         if tx.early_ends.all_in_inference:
@@ -521,7 +522,7 @@ class FrameCompiler:
         if not writes.can_undo and not compiled.restores:
             raise IrreversibleGraph
         if writes.late and not compiled.restores:
-            emit.irreversible_errors = (torch.OutOfMemoryError,)
+            emit.graph_call.irreversible_errors = (torch.OutOfMemoryError,)
         events.count("graphs")
         return restored_on_error(compiled, module), inputs
 
@@ -548,7 +549,7 @@ def _not_storable(tx: SymbolicInterpreter, emit: ReplacementEmitter, attempt: At
                   ) -> tuple[str, ...]:
     """Why the entry must not outlive the process."""
     reasons = [*tx.guards.bound_to_process]
-    if emit.guards_under_lock is not None:
+    if emit.graph_call.guards_under_lock is not None:
         reasons.append("it holds locks of the program")
     if attempt.devices:
         reasons.append("a default device was set")

@@ -25,9 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from torch import fx
 
-from weft._frame import RunEagerly
 from weft._torch import (
-    StopRecomputation,
     pop_torch_function_mode,
     push_torch_function_mode,
 )
@@ -36,23 +34,14 @@ from weft.capture.core.base import LazyValue, SymbolicValue
 from weft.capture.core.breaks import graph_break
 from weft.capture.core.frame import frame_places
 from weft.capture.core.graph import GraphInput
-from weft.capture.core.graph_writes import may_refuse_data
-from weft.capture.core.ignored_warnings import ignoring
 from weft.capture.core.source import Source
 from weft.capture.core.tracebacks import Place, hide
-from weft.capture.library.numbers.symbolic_numbers import condition_of_inputs
-from weft.capture.library.optimizers.early_state import undo_of_states
-from weft.capture.library.random.generators import draw_lines, drawn_from, state_restorer
-from weft.capture.library.standard.locks import GuardsUnderLock, let_go, take, taken_locks
 from weft.capture.library.tensors.device_modes import mode_changes
 from weft.capture.replacement.function import ReplacementParts, replacement_function
-from weft.capture.replacement.reruns import end_frames, random_state_saver
+from weft.capture.replacement.graph_calls import GraphCallWriter
 from weft.diagnostics.regions import Region
-from weft.errors import NumericsError
 from weft.graph_call import GraphCall
-from weft.interrupts import surface
 from weft.quoting import is_name, literal
-from weft.shapes.graph_facts import captured_facts
 from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
@@ -80,23 +69,9 @@ class ReplacementEmitter:
         """For a line, the frames of the program that tracebacks show instead of it."""
         self.settled: set[int] = set()
         """Ids of the values whose side effects are emitted."""
-        self.goes_on = False
-        """Whether continuations follow the graph."""
-        self.on_error: Callable[[Exception], None] | None = None
-        """Set if the frame runs eagerly when the graph raises; called if the eager run then does
-        not raise."""
-        self.on_unexpected: Callable[[Exception], None] | None = None
-        """Set if the frame runs eagerly when a check fails before the graph runs."""
-        self.region = ""
-        """How profiles name the graph's calls."""
-        self.irreversible_errors: tuple[type[Exception], ...] = ()
-        """Errors that the program gets from the graph, since what it wrote cannot be undone."""
-        self.locks: list[str] = []
-        """Expressions of the program's locks under which the graph runs."""
+        self.graph_call = GraphCallWriter(self)
         self.parts: ReplacementParts | None = None
         """What the finished function was made of."""
-        self.guards_under_lock: GuardsUnderLock | None = None
-        """If there are such locks: asks the guards once more."""
 
     # -- expressions ------------------------------------------------------------------------------
 
@@ -236,16 +211,10 @@ class ReplacementEmitter:
                code: types.CodeType) -> tuple[Callable[[list[Any]], object], str]:
         """The replacement function of the code, and its source: first the graph call, then the
         emitted lines."""
-        early = [] if graph is None or self._may_run_eagerly() else (
-            self.tx.effects.early_lines(self))
-        self.locks = taken_locks(self)
-        body = [*self._draws(), *self._early_checks(), *early,
-                *self._graph_call(graph, inputs), *self.lines]
-        if self.locks:
-            self.guards_under_lock = GuardsUnderLock()
-            again = self.constant(self.guards_under_lock)
-            body.insert(0, f"{self.constant(take)}(({', '.join(self.locks)},), {again}, v)")
-        if self.goes_on:
+        call = self.graph_call
+        early = [] if graph is None or call.may_run_eagerly else self.tx.effects.early_lines(self)
+        body = [*call.lines(graph, inputs, early), *self.lines]
+        if call.goes_on:
             body = release_variables(drop_dead_names(body), self._variable_slots())
         text = "\n".join([
             f"def make({', '.join(['graph', *self.constants])}):",
@@ -253,135 +222,18 @@ class ReplacementEmitter:
             *(f"        {line}" for line in body),
             "    return replacement",
         ])
-        parts = self.parts = ReplacementParts(text, self.constants, self.places, self.region)
+        parts = self.parts = ReplacementParts(text, self.constants, self.places, call.region)
         user = original_position(code, 0)[0]
         return replacement_function(parts, graph, user, self.tx.root_globals), text
-
-    def _may_run_eagerly(self) -> bool:
-        """Whether the frame may run from its start, after an operator or a check failed."""
-        return self.on_error is not None and may_refuse_data(self.tx.builder.graph)
-
-    @property
-    def may_rerun(self) -> bool:
-        """Whether the replacement may give up before it has changed anything."""
-        return self.on_error is not None or self.on_unexpected is not None or bool(self.locks)
-
-    def _early_checks(self) -> list[str]:
-        """Statements that give up, before anything else happens, if a number is not as it should
-        be."""
-        checks = self.tx.data.early_checks
-        if not checks:
-            return []
-        undo = [self._release()] if self.locks else []
-        undo += self._states_taken_back()
-        undo += ["restore_drawn()"] if self.tx.numbers.draws else []
-        signal, report = self.constant(RunEagerly), self.constant(self.on_unexpected)
-        lines = []
-        for check in checks:
-            error = f"{self.constant(check.error)}({check.message!r})"
-            lines += [f"if not ({condition_of_inputs(self, check.condition)}):",
-                      *(f"    {step}" for step in [*undo, f"raise {signal}({error}, {report})"])]
-        return lines
-
-    def _graph_call(self, graph: GraphCall | None, inputs: list[GraphInput]) -> list[str]:
-        if graph is None:
-            return []
-        read = _read([item.source.collect() for item in inputs])
-        arguments = ", ".join(read)
-        results = "".join(f"out{i}, " for i in range(len(self.outputs)))
-        before: list[str] = []
-        if graph.boxed:
-            listed = _as_list(read)
-            before = [f"inputs = {listed}"] if self.goes_on else []
-            arguments = "inputs" if before else listed
-        call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
-        lines = self._guarded_call(call)
-        ignored = tuple(self.tx.modes.ignored_warnings)
-        if ignored:
-            region = f"{self.constant(ignoring)}({self.constant(ignored)})"
-            lines = [f"with {region}:", *(f"    {line}" for line in lines)]
-        return [*before, *lines, *(["del inputs"] if before else [])]
 
     def _variable_slots(self) -> list[int]:
         """The collected values that, as far as can be told, only variables of the frame hold."""
         return [slot for root in self.tx.tree.roots() if root.accessor[0] == "local"
                 for slot in _own_slots(root)]
 
-    def _draws(self) -> list[str]:
-        """What is drawn before the graph. If the frame may run eagerly, the generators' states are
-        saved first."""
-        lines = draw_lines(self)
-        if not lines or self.on_error is None:
-            return lines
-        lines = _guarded(self._letting_go(lines), "Exception as error", [
-            f"{self.constant(surface)}(error)", *self._states_taken_back(), "restore_drawn()",
-            self._rerun()])
-        saver = self.constant(state_restorer)
-        return [f"restore_drawn = {saver}({', '.join(drawn_from(self))})", *lines]
-
-    def _letting_go(self, lines: list[str]) -> list[str]:
-        """The lines; if they raise, the locks are let go."""
-        if not self.locks:
-            return lines
-        return _guarded(lines, "BaseException", [self._release(), "raise"])
-
-    def _release(self) -> str:
-        return f"{self.constant(let_go)}(({', '.join(self.locks)},))"
-
-    def _states_taken_back(self) -> list[str]:
-        """The statement that removes what capture has made ahead of an optimizer's first step."""
-        undo = undo_of_states()
-        return [] if undo is None else [f"{self.constant(undo)}()"]
-
-    def _rerun(self) -> str:
-        """The statement that lets C run the frame eagerly."""
-        return f"raise {self.constant(RunEagerly)}(error, {self.constant(self.on_error)})"
-
-    def _guarded_call(self, call: str) -> list[str]:
-        """The call of the graph, in the `try` blocks that handle its errors."""
-        lines = self._letting_go([call])
-        if any(map(_changes_modes, self.tx.builder.graph.nodes)):
-            restore = self.constant(self.tx.state.restore)
-            lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])
-        if self.on_error is not None:
-            # A checkpoint around it has all that it needs; or a check of numerics failed.
-            passed_on = ", ".join(map(self.constant, (
-                StopRecomputation, NumericsError, *self.irreversible_errors)))
-            lines = _guarded(lines, f"({passed_on})", ["raise"])
-            undo = self._states_taken_back()
-            undo += ["restore_drawn()"] if self.tx.numbers.draws else []
-            kept = random_state_saver(self.tx.builder.graph)
-            if kept is not None:
-                lines.insert(0, f"random = {self.constant(kept)}()")
-                undo.append("random.restore()")
-            lines += _handler("Exception as error", [
-                f"{self.constant(surface)}(error)", f"{self.constant(end_frames)}(error)", *undo,
-                self._rerun()])
-        return lines
-
 
 _PART_OF_CLASS: Final = (type(vars(namedtuple("_", "x"))["x"]),)
 """Types whose instances belong to one class, such as a named tuple's field getters."""
-
-_SLICED: Final = 8
-"""The least number of adjacent slots that are read as one slice (a model's parameters)."""
-
-
-def _read(slots: list[int]) -> list[str]:
-    """Argument expressions that read some slots."""
-    texts: list[str] = []
-    for _, row in itertools.groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
-        run = [slot for _, slot in row]
-        whole = len(run) >= _SLICED
-        texts += [f"*v[{run[0]}:{run[-1] + 1}]"] if whole else [f"v[{slot}]" for slot in run]
-    return texts
-
-
-def _as_list(texts: list[str]) -> str:
-    """An expression for a new list of these arguments."""
-    only = texts[0] if len(texts) == 1 else ""
-    return only[1:] if only.startswith("*") else f"[{', '.join(texts)}]"
-
 
 _VARIABLE: Final = re.compile(r"(?<![\w.'\"])(?:t|out)\d+\b")
 
@@ -427,14 +279,6 @@ def _targets(line: str) -> str:
     return line.partition("=")[0] if re.match(r"\s*(\w+, )*\w+,? ?= ", line) else ""
 
 
-def _guarded(lines: list[str], kind: str, handler: list[str]) -> list[str]:
-    return ["try:", *(f"    {line}" for line in lines), *_handler(kind, handler)]
-
-
-def _handler(kind: str, lines: list[str]) -> list[str]:
-    return [f"except {kind}:", *(f"    {line}" for line in lines)]
-
-
 def release_variables(lines: list[str], slots: Iterable[int]) -> list[str]:
     """Drop collected values after their last use: what follows may run long, and eager would have
     freed what the program deleted."""
@@ -473,11 +317,6 @@ def _own_slots(source: Source) -> Iterator[int]:
     for child in source.children():
         if child.accessor[0] in ("tuple_item", "instance_dict"):
             yield from _own_slots(child)
-
-
-def _changes_modes(node: fx.Node) -> bool:
-    """Whether the node sets a global mode, which must be undone if a later node raises."""
-    return captured_facts(node).has_effect and not node.all_input_nodes
 
 
 def restore_modes(emit: ReplacementEmitter, tx: Interpreter) -> None:

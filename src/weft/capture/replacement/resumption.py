@@ -72,7 +72,7 @@ class Resumption:
         raises: the operation is known to raise; the rest of the frame is left to Python, whose
         tracebacks have the right lines.
         """
-        self.emit.goes_on = True
+        self.emit.graph_call.goes_on = True
         eager = raises or not can_translate(frame.current.name)
         step = self._eager(frame) if eager else self._operation(frame)
         outer = frame.caller
