@@ -51,6 +51,7 @@ QUESTIONS = (
     Question("cpu-inference", "Inference on a CPU"),
     Question("cpu-training", "Training on a CPU"),
     Question("call-cost", "What a call costs beside its kernels"),
+    Question("slower-than-eager", "What is slower than eager on a CPU thread"),
     Question("capture-time", "What capture costs"),
     Question("cpu-sizes", "What sizes that change cost on a CPU"),
     Question("gpu-sizes", "What sizes that change cost on a GPU"),
