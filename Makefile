@@ -9,9 +9,9 @@
 #   make test-integrations
 #                 Trainer, accelerate, diffusers, Lightning, PyG, gpytorch, pyro, ... with weft in
 #                 torch.compile's place, and the programs of docs/using
-#   make wheel    an sdist, and from it a wheel for PYTHON, in dist/ (manylinux if auditwheel is there)
+#   make wheel    an sdist, and from it manylinux wheels for WHEEL_PYTHONS (3.11 to 3.13), in dist/
 #   make test-package
-#                 both installed into environments without weft, and tried
+#                 the sdist and PYTHON's wheel installed into environments without weft, and tried
 #   make lint     ruff, mypy --strict, import contracts, size budget
 #   make replay   what this commit's sources generate, against AGAINST (HEAD~1): is it the same?
 #   make bench    eager, torch.compile and weft side by side
@@ -31,6 +31,7 @@ endif
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 JOBS   ?= 2
+WHEEL_PYTHONS ?= python3.11 python3.12 python3.13
 CASES  ?=
 AGAINST ?= HEAD~1
 REPLAY ?=
@@ -84,19 +85,21 @@ figures: build
 	PYTHONPATH=src:. $(PY) -m benchmarks.figures
 
 # The C extensions link only libc and libdl: auditwheel finds the oldest glibc that has their symbols.
-# Without it (or patchelf) the wheel keeps the tag linux_x86_64, which package indexes refuse.
 wheel: build
 	rm -rf dist
 	$(PY) setup.py --quiet sdist
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation -w dist dist/weft-*.tar.gz
-	AUDITWHEEL="$$(command -v $(BIN)/auditwheel || command -v auditwheel)"; \
-	if [ -n "$$AUDITWHEEL" ]; then "$$AUDITWHEEL" repair -w dist dist/weft-*-linux_*.whl \
-		&& rm dist/weft-*-linux_*.whl; \
-	else echo "no auditwheel: the wheel is not tagged manylinux"; fi
+	for python in $(WHEEL_PYTHONS); do \
+		$$python -m pip wheel --quiet --no-deps -w dist dist/weft-*.tar.gz || exit 1; done
+	for wheel in dist/weft-*-linux_*.whl; do \
+		PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair -w dist $$wheel || exit 1; \
+		rm $$wheel; done
 	ls dist
 
+# The other wheels need a PyTorch for their Python: tools/try_package.py tries one with any.
 test-package: wheel
-	PYTHONPATH=. $(PY) -m tools.try_package dist/weft-*.whl dist/weft-*.tar.gz
+	PYTHONPATH=. $(PY) -m tools.try_package \
+		dist/weft-*-$$($(PY) -c "import sys; print(sys.implementation.cache_tag.replace('cpython-', 'cp'))")-*.whl \
+		dist/weft-*.tar.gz
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
