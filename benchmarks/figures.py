@@ -49,6 +49,7 @@ QUESTIONS = (
     Question("gpu-inference", "Inference on a GPU"),
     Question("gpu-training", "Training on a GPU"),
     Question("cpu-inference", "Inference on a CPU"),
+    Question("cpu-peers", "Inference on a CPU beside other runtimes"),
     Question("cpu-training", "Training on a CPU"),
     Question("call-cost", "What a call costs beside its kernels"),
     Question("slower-than-eager", "What is slower than eager on a CPU thread"),
