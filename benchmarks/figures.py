@@ -54,6 +54,7 @@ QUESTIONS = (
     Question("call-cost", "What a call costs beside its kernels"),
     Question("slower-than-eager", "What is slower than eager on a CPU thread"),
     Question("capture-time", "What capture costs"),
+    Question("warm-start", "What the second process pays"),
     Question("cpu-sizes", "What sizes that change cost on a CPU"),
     Question("gpu-sizes", "What sizes that change cost on a GPU"),
     Question("two-gpus", "Training on two GPUs"),

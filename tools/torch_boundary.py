@@ -36,7 +36,7 @@ FORBIDDEN = (
     "torch.fx.symbolic_trace",
     "torch.jit",
 )
-OPTIONAL = ("triton", "transformers", "sklearn", "matplotlib", "torchvision", "psutil")
+OPTIONAL = ("triton", "transformers", "sklearn", "matplotlib", "torchvision", "psutil", "fsspec")
 ADAPTERS = frozenset({"backends/torch_adapter.py"})
 BOUNDARY = "_torch.py"
 # Questions that libraries ask of torch's own compilers: capture knows them to answer no.

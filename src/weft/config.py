@@ -150,6 +150,10 @@ class Config:
         group="cache")
     verify_entries: bool = _knob(
         False, "Capture again what is loaded from disk, and compare.", group="cache")
+    cache_remote: str = _knob(
+        "", "A further cache, which others write, too: any address of fsspec (a folder, s3://…), "
+        "read where the own one has nothing. Name only what you trust, because code is loaded from "
+        "there; WEFT_CACHE_KEY signs it.", group="cache")
     cache_size_mb: int = _knob(
         4096, "Size at which the disk cache drops its least recently used files.", group="cache")
     compile_jobs: int = _knob(
@@ -252,6 +256,8 @@ KNOBS: Final[Mapping[str, Knob]] = MappingProxyType({
     for f in fields(Config)
 })
 _CACHE_KEY_NAMES: Final = tuple(name for name, knob in KNOBS.items() if knob.cache_key)
+_SECRET: Final = "WEFT_CACHE_KEY"
+"""It signs files of caches (`runtime/sealing.py`), and is no setting: settings are printed."""
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
@@ -320,7 +326,7 @@ def _from_environment(environ: Mapping[str, str]) -> Config:
     for name in environ:
         if name in known:
             setattr(settings, known[name].name, _parse(known[name], environ[name]))
-        elif name.startswith("WEFT_"):
+        elif name.startswith("WEFT_") and name != _SECRET:
             near = get_close_matches(name.removeprefix("WEFT_").lower(), KNOBS, n=1)
             if near:
                 warnings.warn(f"{name} is no setting of weft (did you mean {KNOBS[near[0]].env}?)",

@@ -42,6 +42,8 @@ _ROOM: Final = 16 << 20
 """Bytes that should be free there."""
 REPORTS: Final = "reports"
 """The folder of failure reports in the cache folder."""
+TRACES: Final = "trace"
+"""The folder of traces in the cache folder."""
 STALE_SECONDS: Final = 3600.0
 """A temporary file or folder that is older, and that no process holds, was left behind."""
 
@@ -139,9 +141,10 @@ def process_cache() -> Path:
     return private_folder(process_folder() / "cache")
 
 
-def note_problem(what: str, error: Exception, consequence: str) -> None:
+def note_problem(what: str, error: Exception, consequence: str, do: str = "") -> None:
     """Note that the cache cannot be used; `tell_problems` warns, in the program's own thread."""
-    _problems.append(f"{what}: {error}\n  {consequence}\n  {_DO}")
+    _problems.append(f"{what}: {error}\n  {consequence}\n  do: {do}" if do else
+                     f"{what}: {error}\n  {consequence}\n  {_DO}")
 
 
 def note_distrust(file: Path, problem: str) -> None:

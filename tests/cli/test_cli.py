@@ -10,7 +10,7 @@ from weft import cli
 from weft.cli import demo, doctor
 from weft.config import config
 from weft.diagnostics import failures
-from weft.errors import FallbackWarning
+from weft.errors import FallbackWarning, WeftError
 
 
 @pytest.fixture
@@ -61,6 +61,28 @@ def test_cache_is_counted_and_cleared_but_foreign_files_stay(run, tmp_path):
         assert foreign.read_text() == "do not lose"
         assert DiskCache("cpp").get("0" * 64) is None
         assert "0 files" in run("cache", "info").output
+
+
+def test_a_cache_is_saved_loaded_and_verified(run, tmp_path, monkeypatch):
+    from weft.runtime.disk_cache import DiskCache
+
+    monkeypatch.delenv("WEFT_CACHE_KEY", raising=False)
+    archive = str(tmp_path / "warm.zip")
+    with config.patch(cache_dir=str(tmp_path / "first")):
+        assert run("cache", "save", archive).exit_code == 1  # there is nothing
+        DiskCache("cpp").put("0" * 64, b"x" * 100)
+        assert "1 files" in run("cache", "save", archive).output
+    with config.patch(cache_dir=str(tmp_path / "second")):
+        assert "1 files loaded" in run("cache", "load", archive).output
+        assert "1 files are as they were written, 0 were not" in run("cache", "verify").output
+        file = DiskCache("cpp").path("0" * 64)
+        file.write_bytes(file.read_bytes()[:-1])
+        DiskCache("entries").put("1" * 64, b"no entry")
+        verified = run("cache", "verify")
+        assert verified.exit_code == 1 and "0 files are as they were written" in verified.output
+        assert not file.exists() and DiskCache("entries").get("1" * 64) is None
+        (tmp_path / "spoiled.zip").write_bytes(b"PK")
+        assert isinstance(run("cache", "load", str(tmp_path / "spoiled.zip")).exception, WeftError)
 
 
 PROGRAM = """

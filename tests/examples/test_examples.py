@@ -4,9 +4,17 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+import weft
+from weft import cli
+from weft.errors import CacheWarning
+from weft.runtime import remote_cache
+from weft.runtime.sealing import SECRET
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -38,6 +46,64 @@ def test_snippets_of_the_guides_run(page, tmp_path):
         file = tmp_path / f"{page}-{number}.py"
         file.write_text(block)  # as a program has it: lines of source are shown
         exec(compile(block, str(file), "exec"), {"__name__": "__main__"})
+
+
+class _Shell:
+    """Runs the commands of the page on caches in this process: starting Python takes seconds."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.monkeypatch = folder, monkeypatch
+        monkeypatch.chdir(folder)
+
+    def run(self, script, capsys):
+        """What each line prints."""
+        program, rest = re.fullmatch(r"cat > program.py <<'END'\n(.*?)END\n(.*)", script,
+                                     re.DOTALL).groups()
+        (self.folder / "program.py").write_text(program)
+        for line in filter(None, rest.splitlines()):
+            command, _, comment = line.partition(" #")
+            words = command.replace("$PWD", str(self.folder)).split()
+            with self.monkeypatch.context() as scope:
+                while words and "=" in words[0]:
+                    self.set(scope, words.pop(0))
+                if words[:1] == ["export"]:
+                    for word in words[1:]:
+                        self.set(self.monkeypatch, word)
+                else:
+                    {"weft": self.weft, "python": self.python}[words[0]](words[1:])
+            yield comment, capsys.readouterr().out
+
+    def set(self, patch, assignment):
+        name, _, value = assignment.partition("=")
+        setting = name.removeprefix("WEFT_").lower()
+        if name == SECRET:
+            patch.setenv(name, value)
+        else:
+            patch.setattr(weft.config, setting, value == "1" if value == "1" else value)
+
+    def weft(self, arguments):
+        result = CliRunner().invoke(cli.app, arguments)
+        assert result.exit_code == 0, result.output
+
+    def python(self, arguments):
+        weft.reset()
+        file = self.folder / arguments[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CacheWarning)  # what is not signed yet
+            exec(compile(file.read_text(), str(file), "exec"), {"__name__": "__main__"})
+        assert remote_cache.flush()
+
+
+def test_the_page_on_caches_prints_what_it_says(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "using" / "caches.md").read_text()
+    script = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    ran = 0
+    for comment, printed in _Shell(tmp_path, monkeypatch).run(script, capsys):
+        if "{" in comment:
+            assert printed.strip() == comment.strip()
+            ran += 1
+    assert ran == 7
+    weft.reset()
 
 
 def test_every_example_is_in_the_readme():

@@ -73,12 +73,12 @@ def own_folder() -> Path:
 
 def directory() -> Path:
     """Where the folder of this process is."""
-    return folders.cache_root() / "trace" / f"{_STARTED}-{os.getpid()}"
+    return folders.cache_root() / folders.TRACES / f"{_STARTED}-{os.getpid()}"
 
 
 def traces() -> list[Path]:
     """The folders that processes have written, in no order."""
-    return [*(folders.cache_root() / "trace").glob("[0-9]*-[0-9]*-[0-9]*")]
+    return [*(folders.cache_root() / folders.TRACES).glob("[0-9]*-[0-9]*-[0-9]*")]
 
 
 _TRACES_KEPT: Final = 50

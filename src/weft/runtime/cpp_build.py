@@ -124,8 +124,9 @@ class Toolchain:
         return {"avx512": 64, "avx2": 32}.get(self.simd, 16)
 
     def key(self, source: str) -> str:
-        """Content hash: source, headers, compiler, flags and processor."""
-        parts = (_LAYOUT, source, _headers_digest(), self.version, self.command, _machine_digest())
+        """Content hash: source, headers, compiler, flags and processor; not the folder of weft."""
+        command = [word for word in self.command if word != str(INCLUDE_DIRECTORY)]
+        parts = (_LAYOUT, source, _headers_digest(), self.version, command, _machine_digest())
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def compile(self, source: str, is_cancelled: Callable[[], bool] = bool) -> bytes:

@@ -7,34 +7,32 @@ depends on.
     cache.put(key, shared_object)
     cache.get(key)     # the bytes, or None
 
-A file is its content followed by its keys and a checksum of both (which the dynamic loader
-ignores). It appears under its name by an atomic rename, so a reader sees all of it or nothing; what
-is damaged, swapped, no file, or of another user is removed and counts as missing. When the cache
-outgrows `config.cache_size_mb` the files used longest ago go first.
+A file is its content followed by its keys and a checksum of both (`sealing.py`; the dynamic loader
+ignores them). What is missing is looked for at `config.cache_remote` (`remote_cache.py`), and what
+is put goes there, too. A file appears under its name by an atomic rename, so a reader sees all of
+it or nothing; what is damaged, swapped, no file, or of another user is removed and counts as
+missing. When the folder outgrows `config.cache_size_mb` the files used longest ago go first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import random
 import re
 import stat
 import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, final
 
 from weft import folders
 from weft.config import config
 from weft.diagnostics import events
+from weft.runtime import remote_cache
 from weft.runtime.file_locks import Lock
+from weft.runtime.sealing import parts, sealed, unsealed
 
-_KEY_SIZE: Final = 32
-_COUNT_SIZE: Final = 4
-_DIGEST_SIZE: Final = 32
 _TOUCH_INTERVAL: Final = 3600.0  # seconds between two updates of a file's time of use
 _TRIM_TO: Final = 0.8  # of the size limit
 _PUTS_BETWEEN_TRIMS: Final = 64
@@ -66,10 +64,29 @@ class DiskCache:
         return self.directory / key[:2] / key
 
     def get(self, key: str) -> bytes | None:
-        """The content stored under `key`, or None."""
+        """The content stored under `key`, here or elsewhere, or None."""
         content = self.appeared(key)
+        if content is None and config.cache_remote:
+            content = self._fetched(key)
         events.count("disk_cache_misses" if content is None else "disk_cache_hits")
         return content
+
+    def _fetched(self, key: str) -> bytes | None:
+        """The content stored elsewhere, which is stored here, too."""
+        data = remote_cache.fetch(self.directory.name, key)
+        arrived = None if data is None else parts(data)
+        return arrived[0] if arrived is not None and self._accept(arrived[1], arrived[0]) else None
+
+    def accept(self, data: bytes) -> bool:
+        """Store the bytes of a file of another cache; whether they are one."""
+        arrived = parts(data)
+        return arrived is not None and self._accept(arrived[1], arrived[0])
+
+    def _accept(self, keys: list[str], content: bytes) -> bool:
+        if self.is_valid is not None and not self.is_valid(content):
+            return False
+        self._put_here(keys, content)
+        return True
 
     def put(self, key: str, content: bytes) -> None:
         """Store `content`; the file is complete when its name appears."""
@@ -80,13 +97,19 @@ class DiskCache:
 
         Where it cannot be written it is not kept, and the user is told.
         """
+        known = list(keys)
+        self._put_here(known, content)
+        if config.cache_remote:
+            remote_cache.send(self.directory.name, known, sealed(content, known))
+
+    def _put_here(self, keys: list[str], content: bytes) -> None:
         try:
-            self._write(list(keys), content)
+            self._write(keys, content)
         except OSError as error:
             folders.note_problem("the cache folder cannot be written", error, folders.NOT_KEPT)
 
     def _write(self, keys: list[str], content: bytes) -> None:
-        data = _sealed(content, keys)
+        data = sealed(content, keys)
         folders.folder_inside(self.directory)
         first, *others = keys
         file = self._write_one(first, data)
@@ -125,7 +148,7 @@ class DiskCache:
         data = _data(file)
         if data is None:
             return None
-        content = _unsealed(data, key)
+        content = unsealed(data, key)
         if content is None or (self.is_valid is not None and not self.is_valid(content)):
             folders.remove(file)
             return None
@@ -154,39 +177,15 @@ def _is_time_to_trim(root: Path) -> bool:
     return True
 
 
-def _sealed(content: bytes, keys: list[str]) -> bytes:
-    """The bytes of a file: the content, the keys, their number, and a checksum of all of it."""
-    named = b"".join(map(bytes.fromhex, keys)) + len(keys).to_bytes(_COUNT_SIZE, "little")
-    digest = hashlib.sha256(content)
-    digest.update(named)
-    return b"".join((content, named, digest.digest()))
-
-
-def _unsealed(data: bytes, key: str) -> bytes | None:
-    """The content, or None if the bytes are not those that were written under `key`."""
-    sealed, digest = memoryview(data)[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
-    if hashlib.sha256(sealed).digest() != digest:
-        return None
-    count = int.from_bytes(sealed[-_COUNT_SIZE:], "little")
-    named = sealed[len(sealed) - _COUNT_SIZE - count * _KEY_SIZE:-_COUNT_SIZE]
-    keys = {bytes(named[at:at + _KEY_SIZE]) for at in range(0, len(named), _KEY_SIZE)}
-    return bytes(sealed[:len(sealed) - _COUNT_SIZE - len(named)]) if bytes.fromhex(
-        key) in keys else None
-
-
 def _data(file: Path) -> bytes | None:
     """The bytes of a file of ours; whatever else is there is removed."""
     try:
-        handle = os.open(file, _OPEN)
+        problem, content = _opened(file)
     except FileNotFoundError:
         return None
     except OSError:  # a link, a socket, a file without permissions
         folders.remove(file)
         return None
-    try:
-        problem, content = _content_of(handle)
-    finally:
-        os.close(handle)
     if content is None:
         folders.remove(file)
     if problem:
@@ -194,8 +193,16 @@ def _data(file: Path) -> bytes | None:
     return content
 
 
-def _content_of(handle: int) -> tuple[str, bytes | None]:
+def _opened(file: Path) -> tuple[str, bytes | None]:
     """Why it is not trusted, or its bytes; neither if it is no file or cannot be read."""
+    handle = os.open(file, _OPEN)
+    try:
+        return _content_of(handle)
+    finally:
+        os.close(handle)
+
+
+def _content_of(handle: int) -> tuple[str, bytes | None]:
     status = os.fstat(handle)
     problem = folders.distrust(status)
     if not problem and stat.S_ISREG(status.st_mode):
@@ -214,7 +221,7 @@ def _rename(temporary: str, file: Path) -> None:
 
 def _touch(file: Path) -> None:
     with contextlib.suppress(OSError):
-        if time.time() - file.stat().st_mtime > _TOUCH_INTERVAL:
+        if folders.is_stale(file.stat(), _TOUCH_INTERVAL):
             os.utime(file)
 
 
@@ -225,14 +232,45 @@ def files() -> list[Path]:
 
 
 def _entries() -> list[tuple[float, int, Path]]:
-    """(time of use, size, file) of every cached file of every kind; names of one file share its
-    size."""
+    """(time of use, size, file) of every cached file of every kind, and of reports and traces;
+    names of one file share its size."""
     entries = []
-    for file in files():
+    for file in (*files(), *_written_for_people()):
         with contextlib.suppress(OSError):
-            status = file.stat()
+            status = file.lstat()
             entries.append((status.st_mtime, status.st_size // status.st_nlink, file))
     return entries
+
+
+def _written_for_people() -> Iterator[Path]:
+    """Reports and traces, which take room too."""
+    for kind in (folders.REPORTS, folders.TRACES):
+        for place, _, names in os.walk(folders.cache_root() / kind):
+            yield from (Path(place, name) for name in names)
+
+
+def total_size() -> int:
+    """Bytes of everything that counts for the limit."""
+    return sum(size for _, size, _ in _entries())
+
+
+def problem_of(file: Path) -> str:
+    """Why a cached file is not used; empty if it is as it was written. It stays as it is."""
+    try:
+        problem, data = _opened(file)
+    except OSError as error:
+        return f"cannot be opened: {error.strerror}"
+    if data is None:
+        return problem or "is no file"
+    return "" if unsealed(data, file.name) is not None else "is damaged, or under another key"
+
+
+def data_of(file: Path) -> bytes | None:
+    """The bytes of a cached file, which stays as it is; None if it is not trusted."""
+    try:
+        return _opened(file)[1]
+    except OSError:
+        return None
 
 
 def trim() -> None:
@@ -272,11 +310,11 @@ def _temporary_files(after: float) -> list[Path]:
 
 def clear() -> int:
     """Delete every cached file, and what belongs to them; returns how many files were cached."""
-    entries = _entries()
-    for _, _, file in entries:
+    cached = files()
+    for file in cached:
         with contextlib.suppress(OSError):
             file.unlink()
     for file in (*_temporary_files(0), *folders.cache_root().glob("*/locks/??")):
         folders.remove(file)
     remove_left_behind(_JUST_BEGUN)
-    return len(entries)
+    return len(cached)

@@ -174,7 +174,7 @@ def _operator(writer: Writer, op: OpOverload) -> Data:
     return ["operator", op.namespace, op._schema.name.partition("::")[2], op._overloadname]
 
 
-_NAMESPACES: Final = frozenset({"aten", "prims"})
+_NAMESPACES: Final = frozenset({"aten", "prims", "mkldnn"})
 """Whose operators the version of PyTorch defines."""
 
 _CONSTANTS: Final[dict[type, Rule]] = {

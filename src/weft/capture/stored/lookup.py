@@ -30,6 +30,9 @@ from weft.store.identity import Data
 _DEEPEST: Final = 4
 """How deep in the arguments marks are looked for."""
 
+_LONGEST: Final = 1 << 28
+"""Characters of the longest entry: a file of some kilobytes may claim any number."""
+
 MOST_VARIANTS: Final = 16
 """How many entries of one code are kept."""
 
@@ -79,7 +82,11 @@ def packed(data: Data) -> bytes:
 
 def unpacked(content: bytes) -> Data:
     """The entry in a file; raises ValueError if it is none."""
+    packer = zlib.decompressobj()
     try:
-        return json.loads(zlib.decompress(content).decode())
-    except zlib.error as error:
+        text = packer.decompress(content, _LONGEST)
+        if not packer.eof:
+            raise ValueError("it is cut, or too long")
+        return json.loads(text.decode())
+    except (zlib.error, RecursionError) as error:
         raise ValueError(str(error)) from None

@@ -1,0 +1,52 @@
+"""The files of the cache that some entries need: their own, and their kernels'.
+
+Place in the pipeline: for `weft cache save FILE KEY`::
+
+    files_of(["5d1e"])        # of all entries whose keys begin so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from weft.capture.stored.lookup import disk, unpacked
+from weft.errors import CompilerNotFound
+from weft.runtime import disk_cache
+from weft.runtime.cpp_build import toolchain
+from weft.runtime.disk_cache import DiskCache
+from weft.store.identity import Data
+
+
+def entry_files(keys: Sequence[str] = ("",)) -> list[Path]:
+    """The files of entries whose keys begin with one of these."""
+    return sorted(file for file in disk_cache.files()
+                  if file.parent.parent.name == disk().directory.name
+                  and file.name.startswith(tuple(keys)))
+
+
+def files_of(keys: Sequence[str]) -> list[Path]:
+    """The files of those entries, and of the kernels in them that this machine's compiler makes."""
+    entries = entry_files(keys)
+    texts: set[str] = set()
+    for file in entries:
+        content = disk().appeared(file.name)
+        texts.update(_kernel_texts(unpacked(content)) if content is not None else ())
+    kernels = DiskCache("cpp")
+    return [*entries, *(kernels.path(key) for key in _kernel_keys(sorted(texts)))]
+
+
+def _kernel_keys(texts: Sequence[str]) -> list[str]:
+    try:
+        return [toolchain().key(text) for text in texts]
+    except CompilerNotFound:
+        return []
+
+
+def _kernel_texts(data: Data) -> Iterator[str]:
+    """The texts of all kernels in the data."""
+    parts = data.values() if type(data) is dict else data if type(data) is list else ()
+    if type(data) is list and len(data) == 6 and data[0] == "kernel":
+        yield data[2]
+    for part in parts:
+        yield from _kernel_texts(part)
