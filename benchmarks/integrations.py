@@ -31,7 +31,7 @@ _TABLE: Final = re.compile(r"(<!-- integrations -->\n).*?(<!-- end of integratio
 _HEAD: Final = ("| library | program | | graphs | breaks | recompiles | largest difference |\n"
                 "|---|---|---|---|---|---|---|\n")
 _STEPS: Final = 4
-_SECONDS: Final = 400
+_SECONDS: Final = 900
 
 
 def _counts(compiler: str) -> list[int]:
