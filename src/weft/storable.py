@@ -13,7 +13,8 @@ how another process makes it::
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, final, runtime_checkable
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -37,3 +38,25 @@ class Remade(Protocol):
 
     def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """A function of a module of weft, and the arguments with which it makes the same."""
+
+
+@final
+class Making(NamedTuple):
+    """A function of a module of weft, and the arguments with which it makes a callable."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+_makings: Final[WeakKeyDictionary[Callable[..., Any], Making]] = WeakKeyDictionary()
+
+
+def made_by(made: T, function: Callable[..., Any], *arguments: Any) -> T:
+    """Note that another process makes this callable by `function(*arguments)`."""
+    _makings[made] = Making(function, arguments)
+    return made
+
+
+def how_made(call: Callable[..., Any]) -> Making | None:
+    """What makes the callable in another process, if that was noted."""
+    return _makings.get(call)

@@ -29,6 +29,7 @@ from weft._torch import (
     top_saved_tensors_default_hooks,
 )
 from weft.graph_call import GraphCall
+from weft.storable import storable
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 _DEVICES = ("cpu", "cuda")
@@ -41,6 +42,10 @@ class AutocastState:
     def __init__(self, settings: dict[str, tuple[bool, torch.dtype]]) -> None:
         self.settings = settings
         self._stacks: list[ExitStack] = []
+
+    def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The settings, without those that are entered."""
+        return AutocastState, (self.settings,)
 
     @staticmethod
     def current() -> AutocastState:
@@ -123,6 +128,7 @@ def no_autocast() -> AbstractContextManager[Any]:
     return DisableAutocast() if is_any_autocast_enabled() else nullcontext()
 
 
+@storable
 def without_autocast(graph: GraphCall) -> Boxed:
     """The call of a compiled graph that has its own casts, with the current autocast turned off.
 

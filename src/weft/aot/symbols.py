@@ -10,7 +10,7 @@ like `2*s0 + 1`; the symbols are sizes of the inputs, or integers among them::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -37,6 +37,10 @@ class SymbolSource:
     dim: int | None  # None: the input is the number itself
     method: str = "size"  # or "stride"
     of_output: bool = False  # the forward's output of that index, not an input
+
+    def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """As running code needs it: the value is for PyTorch's eyes alone."""
+        return SymbolSource, (None, self.input, self.dim, self.method, self.of_output)
 
     def text(self, name: str) -> str:
         """The Python expression that reads it from the input called `name`."""

@@ -23,6 +23,7 @@ from weft._torch import set_versions
 from weft.graph_call import GraphCall
 from weft.runtime.data_checks import CheckFailed
 from weft.shapes.graph_facts import graph_facts
+from weft.storable import storable
 
 
 def run_captured(gm: GraphModule) -> GraphCall:
@@ -45,6 +46,7 @@ def restored_on_error(call: GraphCall, gm: GraphModule) -> GraphCall:
     return restoring(call, written) if written and not call.restores else call
 
 
+@storable
 def restoring(graph: GraphCall, written: Sequence[int]) -> GraphCall:
     """`graph`, which writes some of its inputs; if it raises, they hold again what they held."""
     call, boxed = graph.call, graph.boxed

@@ -360,6 +360,10 @@ class ShapeContext:
         names = self.unbacked_symbols.names
         return any(symbol_name(s) in names for s in symbols_of(condition))
 
+    def facts_learned(self) -> list[AnyCondition]:
+        """All that was learned, in order."""
+        return [held for held, _ in self._learned]
+
     def n_learned(self) -> int:
         """How much has been learned so far (see `forget_assumptions`)."""
         return len(self._learned)

@@ -27,6 +27,7 @@ from weft.runtime.compile_pool import Compiling, submit
 from weft.runtime.generated_code import load
 from weft.runtime.launcher import kernel_of
 from weft.store.errors import DoesNotFit, NotStorable
+from weft.store.graphs import Forms, GraphAsData
 from weft.store.identity import ATTRIBUTES, Data, Looking
 from weft.store.names import namespace_named, object_named
 from weft.store.writer import Program, outer_function
@@ -41,7 +42,7 @@ class Reader:
     `externals` read what the writer was told to write by itself, by the first item of its data.
     """
 
-    def __init__(self, programs: Sequence[Program]) -> None:
+    def __init__(self, programs: Sequence[Program], on_disk: Forms | None = None) -> None:
         self._programs = programs
         self._objects: list[Any] = [_UNBOUND] * len(programs)
         self._bound: dict[int, int] = {}
@@ -49,6 +50,7 @@ class Reader:
         self._compiling: dict[str, Compiling] = {}
         self._looking = Looking()
         self.externals: dict[str, Callable[[Data], Any]] = {}
+        self.on_disk = on_disk
 
     # -- objects of the program -------------------------------------------------------------------
 
@@ -125,6 +127,10 @@ class Reader:
 
     # -- values -----------------------------------------------------------------------------------
 
+    def compile_all(self, data: Data) -> None:
+        """The same for all kernels in the data."""
+        self.compile(sorted(_kernel_texts(data)))
+
     def compile(self, sources: Sequence[str]) -> None:
         """Start loading the kernels' objects, or compiling what the disk does not have."""
         self._compiling.update(zip(sources, submit(sources), strict=True))
@@ -164,6 +170,14 @@ class Reader:
         if text not in self._compiling:
             self.compile([text])
         return kernel_of(self._compiling[text], buffers=buffers, sizes=sizes, name=name)
+
+
+def _kernel_texts(data: Data) -> set[str]:
+    """The texts of all kernels in the data."""
+    if type(data) is not list:
+        return set()
+    own = {data[2]} if len(data) == 6 and data[0] == "kernel" else set()
+    return own.union(*map(_kernel_texts, data))
 
 
 Rule = Callable[[Reader, Data], Any]
@@ -258,6 +272,9 @@ _RULES: Final[dict[str, Rule]] = {
     "cell": _cell,
     "inner": _inner,
     "generated": _generated,
+    "graph": lambda reader, data: GraphAsData(
+        data[2], reader.values(data[2]["outer"]), Reader([]).value, reader.on_disk),
+    "member": lambda reader, data: reader.value(data[2])[data[3]],
     "object": _object,
     "tensor": _tensor,
     "method": lambda reader, data: getattr(reader.value(data[2]), data[3]),

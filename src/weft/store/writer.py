@@ -14,6 +14,7 @@ Objects that appear twice are written once: what is one object stays one.
 
 from __future__ import annotations
 
+import enum
 import functools
 import json
 import operator
@@ -25,15 +26,18 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import torch
+from torch.fx import Graph, GraphModule
 
 from weft import _calls, _cpu
 from weft._torch import OpOverload
+from weft.aot.training.backwards import Backwards
 from weft.diagnostics.regions import Region, regions_of
 from weft.runtime.generated_code import generated_source
 from weft.runtime.launcher import KernelSource
 from weft.runtime.tensor_calls import making_of
-from weft.storable import Remade, is_storable
+from weft.storable import Remade, how_made, is_storable
 from weft.store.errors import NotStorable
+from weft.store.graphs import graph_to_data
 from weft.store.identity import ATTRIBUTES, C_DESCRIPTORS, MRO, Data, Looking
 from weft.store.names import is_library, name_of, namespace_of
 
@@ -62,6 +66,9 @@ class Writer:
         self._externals: dict[int, Data] = {}
         self._kept: list[Any] = []
         self._looking = Looking()
+        self._graphs: dict[int, Data] = {}
+        self.backwards: list[tuple[Backwards, Data]] = []
+        """Those that were written, with their graphs."""
 
     def external(self, obj: Any, data: Data) -> None:
         """Write `data` for the object: whoever reads the entry has it."""
@@ -132,14 +139,31 @@ class Writer:
         if rule is not None:
             kind, *parts = rule(self, obj)
             return [kind, number, *parts]
+        if isinstance(obj, GraphModule):
+            return ["graph", number, graph_to_data(self, obj.graph, obj)]
+        if isinstance(obj, Graph):
+            data = self._graphs[id(obj)] = graph_to_data(self, obj)
+            return ["graph", number, data]
+        if isinstance(obj, enum.Enum):
+            return ["member", number, self.value(type(obj)), obj.name]
         if _is_of_weft(type(obj).__module__):
             if isinstance(obj, Remade):
                 function, arguments = obj.remade()
-                return ["remade", number, self.value(function), self.values(arguments)]
+                data = ["remade", number, self.value(function), self.values(arguments)]
+                if isinstance(obj, Backwards):
+                    self.backwards.append((obj, self._graphs[id(obj.graph)]))
+                return data
             return ["object", number, *_object(self, obj)]
         if isinstance(obj, torch.Tensor):
             return ["tensor", number, *_tensor(self, obj)]
         raise NotStorable(f"it holds a {type(obj).__module__}.{type(obj).__qualname__}")
+
+    def constant(self, obj: Any) -> Data:
+        """A constant or what a library defines, which needs nothing else of the entry, or None."""
+        if type(obj) in _CONSTANTS:
+            return _CONSTANTS[type(obj)](self, obj)
+        name = name_of(obj)
+        return ["name", *name] if name is not None and is_library(name[0]) else None
 
     def values(self, objects: Any) -> list[Data]:
         """Several values."""
@@ -206,6 +230,9 @@ _CONSTANTS: Final[dict[type, Rule]] = {
 def _function(writer: Writer, function: types.FunctionType) -> Data:
     if making_of(function) is not None:
         return _call(writer, function)
+    making = how_made(function)
+    if making is not None:
+        return ["remade", writer.value(making.function), writer.values(making.arguments)]
     source = generated_source(function)
     if source is not None:
         return _generated(writer, function, source)

@@ -44,14 +44,17 @@ from weft.aot.training.saved_values import drop
 from weft.aot.training.tangents import TangentLayout
 from weft.diagnostics.regions import node_names
 from weft.shapes.fakes.wrappers import is_wrapper
+from weft.storable import made_by
 
 
 def make_function(spec: FunctionSpec) -> Boxed:
     """A boxed callable that computes the values, differentiably."""
     call = _at_once(spec)
     if spec.nodes.parts:
-        return _in_parts(spec, call)
-    return call if spec.nodes.watched is None else _linking(spec, call, spec.nodes.watched)
+        call = _in_parts(spec, call)
+    elif spec.nodes.watched is not None:
+        call = _linking(spec, call, spec.nodes.watched)
+    return made_by(call, make_function, spec)
 
 
 def make_layers(spec: FunctionSpec) -> Layers:

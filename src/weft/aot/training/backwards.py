@@ -12,11 +12,11 @@ gradients, too)::
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from inspect import isgeneratorfunction
-from typing import Any, final
+from typing import Any, Protocol, final
 
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 from weft._torch import DisableAutocast, DisableTorchFunction
 from weft.aot import graph as aten_graph
@@ -38,9 +38,11 @@ from weft.diagnostics.trace_files import traced
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.shapes.graph_facts import GraphFacts, note_graph
 from weft.shapes.graph_nodes import copied_graph
+from weft.storable import storable
 
 Indices = frozenset[int]
 
+@storable
 @final
 class Backward:
     """A compiled backward: the values whose tangents it takes, and whether it uses zeros for
@@ -64,6 +66,38 @@ class Backward:
         self.with_zeros = with_zeros
 
 
+class StoredGraph(Protocol):
+    """A graph of an earlier process, made when it is asked for."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+
+    @property
+    def module(self) -> GraphModule:
+        """A module of the graph."""
+
+    def forward(self, *inputs: Any) -> Any:
+        """Run a captured graph."""
+
+    def on_disk(self, backwards: Backwards) -> OnDisk:
+        """The backwards that were compiled from this one."""
+
+
+class OnDisk(Protocol):
+    """A backward graph that is kept on disk, and the backwards that were compiled from it."""
+
+    @property
+    def graph(self) -> StoredGraph:
+        """The graph."""
+
+    def load(self, present: Indices | None, wanted: Indices | None) -> Backward | None:
+        """The backward of an earlier process, or None."""
+
+    def keep(self, present: Indices | None, wanted: Indices | None, backward: Backward) -> None:
+        """Keep a new one for other processes."""
+
+
 @final
 class Backwards:
     """The backward graph, and the backwards that have been compiled from it.
@@ -74,10 +108,11 @@ class Backwards:
     """
 
     def __init__(
-        self, graph: Graph, tangents: list[int], stages: Stages, compiler: Compiler, *,
+        self, graph: Graph | None, tangents: list[int], stages: Stages, compiler: Compiler, *,
         patterns: int = 8,
     ) -> None:
-        self.graph = graph
+        self._graph = graph
+        self.on_disk: OnDisk | None = None
         self.stages = stages
         self.tangents = tangents
         self.compiler = compiler
@@ -85,8 +120,31 @@ class Backwards:
         self.settings = {**dict(config.cache_key()), "trace": config.trace}
         self.compiled: dict[tuple[Indices | None, Indices | None], Backward] = {}
         self._by_aten: dict[tuple[Indices | None, Indices | None], Backward] = {}
-        if len(tangents) == 1:
+        if graph is not None and len(tangents) == 1:
             self.compiled[None, None] = self._compile(None, None, compiler)
+
+    @staticmethod
+    def stored(
+        graph: StoredGraph, tangents: list[int], stages: Stages,
+        compiler: Compiler, patterns: int,
+    ) -> Backwards:
+        """Those of an earlier process: loaded when they run."""
+        backwards = Backwards(None, tangents, stages, compiler, patterns=patterns)
+        backwards.on_disk = graph.on_disk(backwards)
+        return backwards
+
+    def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What another process makes them of."""
+        return Backwards.stored, (
+            self.graph, self.tangents, self.stages, self.compiler, self.patterns)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of which they are compiled."""
+        if self._graph is None:
+            assert self.on_disk is not None
+            self._graph = self.on_disk.graph.graph
+        return self._graph
 
     def of(self, present: Indices | None, wanted: Indices | None) -> Backward:
         """The backward for the tangents of the values `present` and the gradients `wanted`
@@ -111,12 +169,18 @@ class Backwards:
         return backward
 
     def _compile_or_fall_back(self, present: Indices | None, wanted: Indices | None) -> Backward:
+        loaded = None if self.on_disk is None else self.on_disk.load(present, wanted)
+        if loaded is not None:
+            self.compiled[present, wanted] = loaded
+            return loaded
         full = len(self.compiled) >= self.patterns
         if full and (present, wanted) != (None, None):
             return self.of(None, None)
         with DisableAutocast(), DisableTorchFunction():
             try:
                 backward = self._compile(present, wanted, self.compiler)
+                if self.on_disk is not None:
+                    self.on_disk.keep(present, wanted, backward)
             except Exception as error:  # noqa: BLE001  the documented boundary: ATen instead
                 handle(error, during="compiling a backward")
                 backward = self._compile(present, wanted, compile_calls)

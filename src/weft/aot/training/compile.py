@@ -12,7 +12,6 @@ import operator
 import sys
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
-from functools import cache, partial
 from itertools import accumulate
 from typing import Final
 
@@ -36,9 +35,9 @@ from weft.aot.training.differentiable_backward import is_differentiable
 from weft.aot.training.double_backward import DoubleBackward
 from weft.aot.training.forward_inputs import ForwardInputs
 from weft.aot.training.function_spec import ForwardOutputs, FunctionSpec, NodePlan
-from weft.aot.training.input_gradients import InputGradients
+from weft.aot.training.input_gradients import CutBackwards, InputGradients
 from weft.aot.training.joint import JointGraph
-from weft.aot.training.layers import cut_at, without_inner
+from weft.aot.training.layers import without_inner
 from weft.aot.training.memory_budget import numel
 from weft.aot.training.node_plan import (
     between_results,
@@ -55,12 +54,12 @@ from weft.aot.training.replaced_inputs import (
 )
 from weft.aot.training.requests import Requests
 from weft.aot.training.tangents import TangentLayout
-from weft.compiling import compiling
 from weft.diagnostics import events
 from weft.graph_call import GraphCall
 from weft.runtime.restoring import run_instead
 from weft.shapes.graph_facts import GraphFacts, aten_facts, captured_facts, graph_facts
 from weft.shapes.graph_nodes import results_of
+from weft.storable import storable
 
 aten = torch.ops.aten
 
@@ -144,7 +143,7 @@ def _input_gradients(
         depends_on=_tangents_of_gradients(joint, graph),
         requests=Requests(next((k for k, is_leaf in enumerate(of_leaves) if is_leaf), None)),
         backwards=backwards,
-        cut=cache(partial(_cut_backwards, backwards, backward, joint)),
+        cut=CutBackwards(backwards, backward, joint.tangent_values, joint.inner),
     )
 
 
@@ -158,15 +157,7 @@ def _backwards(
     return Backwards(backward, joint.values, stages, compiler)
 
 
-def _cut_backwards(backwards: Backwards, graph: Graph, joint: JointGraph) -> Backwards:
-    """The backwards of `graph` that end at inner results: made when one is needed."""
-    with compiling():
-        cut = cut_at(graph, joint.tangent_values, joint.inner)
-    at_once = (tuple(range(len(results_of(cut)))),)
-    patterns = backwards.patterns + 2 * len(backwards.tangents)
-    return Backwards(cut, backwards.tangents, at_once, backwards.compiler, patterns=patterns)
-
-
+@storable
 def _with_gradients(graph: GraphCall) -> GraphCall:
     """Enable gradients around a graph that is called without them and enables them itself."""
     call = graph.call

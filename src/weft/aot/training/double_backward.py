@@ -21,21 +21,23 @@ from weft._torch import functorch, tree_flatten
 from weft.aot.global_state import AutocastState, RandomState
 from weft.aot.late_reads import as_in_forward, late_reads_of
 from weft.aot.tracing.trace import Traced
-from weft.aot.training.backwards import Indices
+from weft.aot.training.backwards import Indices, StoredGraph
 from weft.aot.training.cuts import Cuts, views
 from weft.aot.training.forward_inputs import DoubleBackwardError
 from weft.aot.training.replaced_inputs import as_it_was
 from weft.shapes.graph_facts import captured_facts
 from weft.shapes.graph_nodes import results_of
+from weft.storable import storable
 
 
+@storable
 @final
 class DoubleBackward:
     """Runs the captured graph again and differentiates it."""
 
     def __init__(self, gm: GraphModule, traced: Traced, gradient_inputs: Sequence[int],
                  inner: Sequence[int], stale: set[int]) -> None:
-        self.gm = gm
+        self.gm: GraphModule | StoredGraph = gm
         self.mutated = traced.mutated
         self.n_inputs = traced.n_inputs
         self.gradient_inputs = gradient_inputs
@@ -120,7 +122,7 @@ class DoubleBackward:
                 result = waiting.pop()
                 uncut[result] = env[result]
                 env[result] = graph.call_function(Cuts.add, (cuts, at[result], env[result]))
-        return GraphModule(self.gm, graph)
+        return GraphModule(self.gm if isinstance(self.gm, GraphModule) else self.gm.module, graph)
 
     def _check(self, tangents: dict[int, torch.Tensor]) -> None:
         """Refuse inputs with which the graph would not repeat the forward's computation."""

@@ -20,12 +20,14 @@ import torch
 
 from weft.aot.training.replaced_inputs import Reads
 from weft.errors import WeftError
+from weft.storable import storable
 
 
 class DoubleBackwardError(WeftError, RuntimeError):
     """`create_graph=True` needs something that the compiled graph cannot give."""
 
 
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class ForwardInputs:

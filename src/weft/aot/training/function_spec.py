@@ -22,8 +22,10 @@ from weft.aot.training.input_gradients import InputGradients
 from weft.aot.training.layers import Inner
 from weft.aot.training.tangents import TangentLayout
 from weft.shapes.graph_facts import LateReads
+from weft.storable import storable
 
 
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class ForwardOutputs:
@@ -36,6 +38,7 @@ class ForwardOutputs:
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
 
 
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class NodePlan:
@@ -50,6 +53,7 @@ class NodePlan:
     which each stage has a node."""
 
 
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:

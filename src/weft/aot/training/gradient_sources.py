@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import torch
 from torch.fx import Graph, Node
@@ -21,12 +22,15 @@ from weft.aot.global_state import Boxed
 from weft.aot.graph import memory_owner
 from weft.aot.training.backward_stages import Stages
 from weft.graph_call import GraphCall
+from weft.storable import storable
 
 aten = torch.ops.aten
 
 
+@storable
 @final
-class Source(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Source:
     """Where a gradient comes from: a tangent (by the number of the input) or an output of the
     graph, or a piece of it (of `torch.cat`'s gradient, as in eager)."""
 
@@ -124,6 +128,7 @@ def stages_of_outputs(sources: list[Source | None], stages: Stages) -> Stages:
     return outputs if several and len(set(numbers)) == len(numbers) else ()
 
 
+@storable
 def with_sources(backward: GraphCall, sources: list[Source | None], stages: Stages) -> Boxed:
     """`backward` with all gradients at their places."""
     tangents = {s.number for s in sources if s is not None and s.kind == "tangent"}
@@ -151,6 +156,7 @@ def _at_places(
     ]
 
 
+@storable
 def _staged(
     backward: Boxed, sources: list[Source | None], tangents: set[int], stages: Stages
 ) -> Boxed:

@@ -11,13 +11,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
+from torch.fx import Graph
+
 from weft.aot.training.backward_stages import Gradients, in_stages, is_linked, nodes_of
-from weft.aot.training.backwards import Backwards, Indices
+from weft.aot.training.backwards import Backwards, Indices, StoredGraph
+from weft.aot.training.layers import cut_at
 from weft.aot.training.requests import Requests
+from weft.compiling import compiling
+from weft.shapes.graph_nodes import results_of
+from weft.storable import storable
 
 
+@final
+class CutBackwards:
+    """The backwards of a graph that end at inner results: made when one is needed.
+
+    `graph` returns the gradients of the `inner` results last; `tangents` are the values (below 0:
+    results that are views) whose tangents it takes.
+    """
+
+    def __init__(
+        self, backwards: Backwards, graph: Graph | StoredGraph, tangents: Sequence[int],
+        inner: Sequence[int],
+    ) -> None:
+        self._backwards = backwards
+        self._graph = graph
+        self._tangents = tangents
+        self._inner = inner
+
+    def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What another process makes them of."""
+        graph = self._graph if self._inner else None
+        return CutBackwards, (self._backwards, graph, self._tangents, self._inner)
+
+    def __call__(self) -> Backwards:
+        return self._made
+
+    @cached_property
+    def _made(self) -> Backwards:
+        whole, graph = self._backwards, self._graph
+        if not isinstance(graph, Graph):
+            graph = graph.graph
+        with compiling():
+            cut = cut_at(graph, self._tangents, self._inner)
+        at_once = (tuple(range(len(results_of(cut)))),)
+        patterns = whole.patterns + 2 * len(whole.tangents)
+        return Backwards(cut, whole.tangents, at_once, whole.compiler, patterns=patterns)
+
+
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class InputGradients:

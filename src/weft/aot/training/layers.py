@@ -36,6 +36,7 @@ from weft.aot.training.absent_tangents import remove_tangents
 from weft.aot.training.backwards import Indices, tangent_nodes
 from weft.aot.training.cuts import Cuts
 from weft.shapes.graph_nodes import copied_graph, results_of
+from weft.storable import made_by, storable
 
 Contributions = Callable[["Watch", "Layer", Sequence[Any]], Sequence[torch.Tensor | None]]
 """(watch, layer, tangents of its results) -> tangents, and gradients of the results they read."""
@@ -43,6 +44,7 @@ Enter = Callable[["Watch | None", tuple[torch.Tensor, ...], tuple[torch.Tensor, 
 """(watch, results of a layer, results they read): the first get the layer's autograd node."""
 
 
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -52,6 +54,7 @@ class Layer:
     reads: tuple[int, ...]
 
 
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class Inner:
@@ -306,7 +309,7 @@ def _entering(layer: Layer, contributions: Contributions) -> Enter:
         apply(watch, *own, *read)
         set_versions(own, versions)  # `mark_dirty` counted a write
 
-    return enter
+    return made_by(enter, _entering, layer, contributions)
 
 
 def _function(layer: Layer, contributions: Contributions) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ for now and then. A belief can only be wrong in that it computes what nobody ask
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from weft._torch import is_executed
@@ -38,6 +38,10 @@ class Requests:
         self.by_exception: list[int] = []  # of these, those that an exception told
         self.unwanted: list[int] = []
         self.calls = 0
+
+    def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Another process learns by itself what it is asked for."""
+        return Requests, (self.leaf,)
 
     def of(self, following: Sequence[Any], edges: Sequence[int]) -> Indices | None:
         """The gradients that the running backward wants of an autograd node with these next

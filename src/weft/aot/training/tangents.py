@@ -24,11 +24,13 @@ from weft._frame import is_lazy
 from weft.aot.training.reference_counts import seen_in_backward
 from weft.shapes.algebra.layout import row_major
 from weft.shapes.tensor_layouts import memory_order
+from weft.storable import storable
 
 _LARGE: Final = 1 << 12
 """The least bytes of a tangent whose references are counted, which takes three microseconds."""
 
 
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class TangentLayout:

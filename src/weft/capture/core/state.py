@@ -27,11 +27,13 @@ from weft._torch import (
 )
 from weft.aot.global_state import leave_levels
 from weft.stances import error_mode, set_error_mode
+from weft.storable import storable
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
 """A call that changes the state."""
 
 
+@storable
 @final
 @dataclass(frozen=True, slots=True)
 class Mode:
@@ -106,6 +108,7 @@ def no_saved_tensor_hooks() -> Iterator[None]:
             push_saved_tensors_default_hooks(*hook)
 
 
+@storable
 @final
 class GlobalState:
     """The state when the capture began, and how to return to it."""

@@ -23,6 +23,7 @@ from weft.errors import CacheWarning, warn
 from weft.folders import remove
 from weft.interrupts import surface
 from weft.store import DoesNotFit, NotStorable
+from weft.store.backwards import keep_backwards
 
 
 class StoringCompiler(Compiler, Protocol):
@@ -88,7 +89,7 @@ def keep(compiler: StoringCompiler, record: Record, *, outermost: bool) -> None:
     code = record.state.code
     try:
         with events.stage("store"):
-            data = to_data(record, compiler)
+            data, writer = to_data(record, compiler)
             require_readable(data, compiler, record.state)
             content = packed(data)
             files = disk()
@@ -96,6 +97,7 @@ def keep(compiler: StoringCompiler, record: Record, *, outermost: bool) -> None:
                 if not files.path(key).exists():
                     files.put(key, content)
                     events.count("entries_stored")
+                    keep_backwards(writer.backwards)
                     return
     except NotStorable as reason:
         events.count("entries_not_stored")

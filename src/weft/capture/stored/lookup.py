@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -26,12 +25,11 @@ from weft.store import NotStorable
 from weft.store.code_hash import code_hash
 from weft.store.environment import environment
 from weft.store.identity import Data
+from weft.store.packing import packed as packed
+from weft.store.packing import unpacked as unpacked
 
 _DEEPEST: Final = 4
 """How deep in the arguments marks are looked for."""
-
-_LONGEST: Final = 1 << 28
-"""Characters of the longest entry: a file of some kilobytes may claim any number."""
 
 MOST_VARIANTS: Final = 16
 """How many entries of one code are kept."""
@@ -73,20 +71,3 @@ def _tensors_in(value: Any, depth: int) -> Iterator[torch.Tensor]:
 def disk() -> DiskCache:
     """The files of entries."""
     return DiskCache("entries")
-
-
-def packed(data: Data) -> bytes:
-    """An entry as a file's content."""
-    return zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 1)
-
-
-def unpacked(content: bytes) -> Data:
-    """The entry in a file; raises ValueError if it is none."""
-    packer = zlib.decompressobj()
-    try:
-        text = packer.decompress(content, _LONGEST)
-        if not packer.eof:
-            raise ValueError("it is cut, or too long")
-        return json.loads(text.decode())
-    except (zlib.error, RecursionError) as error:
-        raise ValueError(str(error)) from None

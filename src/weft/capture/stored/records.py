@@ -28,6 +28,7 @@ from weft.errors import is_ours
 from weft.graph_call import GraphCall
 from weft.shapes.policy import DynamicPolicy
 from weft.store import DoesNotFit, NotStorable, Reader, Writer
+from weft.store.backwards import BackwardsOnDisk
 from weft.store.code_hash import code_hash, nested_codes
 from weft.store.identity import Data
 from weft.store.names import name_of
@@ -54,8 +55,8 @@ class Compiler(Protocol):
 # -- to data ---------------------------------------------------------------------------------------
 
 
-def to_data(record: Record, compiler: Compiler) -> Data:
-    """The entry as lists and texts; raises NotStorable."""
+def to_data(record: Record, compiler: Compiler) -> tuple[Data, Writer]:
+    """The entry as lists and texts, and what has written it; raises NotStorable."""
     for reason in record.bound_to_process:
         raise NotStorable(reason)
     state, parts = record.state, record.parts
@@ -75,7 +76,7 @@ def to_data(record: Record, compiler: Compiler) -> Data:
                  for name, value in parts.constants.items()]
     graph = None if record.graph is None else _graph_to_data(writer, record.graph)
     libraries = _cover(writer, record.interpreted, codes)
-    return {
+    data = {
         "name": f"{state.globals.get('__name__')}.{state.code.co_qualname}",
         "nodes": nodes, "checks": checks, "slots": record.n_slots, "text": parts.text,
         "constants": constants, "graph": graph, "region": parts.region,
@@ -87,6 +88,7 @@ def to_data(record: Record, compiler: Compiler) -> Data:
         "policy": compiler.policy(state.code).seen(),
         "guards": [str(guard) for guard in record.guards],
     }
+    return data, writer
 
 
 def _graph_to_data(writer: Writer, graph: GraphCall) -> Data:
@@ -163,8 +165,9 @@ class Loading:
         self.compiler = compiler
         self.state = state
         self.root = original_position(state.code, 0)[0]
-        self.reader = Reader([Program(identity, None if name is None else (name[0], name[1]))
-                              for identity, name in data["programs"]])
+        programs = [Program(identity, None if name is None else (name[0], name[1]))
+                    for identity, name in data["programs"]]
+        self.reader = Reader(programs, BackwardsOnDisk)
         self.reader.externals = {
             "globals": lambda _: state.globals,
             "code": lambda _: state.code,
@@ -204,7 +207,7 @@ class Loading:
 
     def _replacement(self) -> Callable[[list[Any]], Any]:
         data, reader = self.data, self.reader
-        reader.compile(sorted(_kernel_texts(data["graph"])))
+        reader.compile_all(data["graph"])
         graph = None
         if data["graph"] is not None:
             call, boxed, restores = data["graph"]
@@ -244,10 +247,3 @@ def require_readable(data: Data, compiler: Compiler, state: FrameState) -> None:
     except DoesNotFit as reason:
         raise NotStorable(f"its own process cannot read it: {reason}") from None
 
-
-def _kernel_texts(data: Data) -> set[str]:
-    """The texts of all kernels in the data."""
-    if type(data) is not list:
-        return set()
-    own = {data[2]} if len(data) == 6 and data[0] == "kernel" else set()
-    return own.union(*map(_kernel_texts, data))
