@@ -310,8 +310,8 @@ def _cut(file: Path, data: bytes, _: Path, dice: random.Random) -> None:
 
 
 def _cut_but_sealed(file: Path, data: bytes, _: Path, dice: random.Random) -> None:
-    content = disk_cache._unsealed(data, file.name) or b"x"
-    file.write_bytes(disk_cache._sealed(content[:dice.randrange(len(content))], [file.name]))
+    content = disk_cache.unsealed(data, file.name) or b"x"
+    file.write_bytes(disk_cache.sealed(content[:dice.randrange(len(content))], [file.name]))
 
 
 def _swap(file: Path, _: bytes, other: Path, __: random.Random) -> None:

@@ -529,6 +529,11 @@ process_group_of_name: Any = getattr(
 """capture: the function that finds a process group by name."""
 
 
+def default_group_store() -> Any:
+    """capture: the store on which the processes of the default group have met."""
+    return import_module("torch.distributed.distributed_c10d")._get_default_store()
+
+
 def unboxed_group(group: Any) -> tuple[str, int]:
     """aot: the name and the size of the process group that a collective's operator gets."""
     bound = torch.distributed.ProcessGroup.unbox(group)

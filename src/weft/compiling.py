@@ -37,6 +37,12 @@ _lock = threading.RLock()
 _to_stop: list[Callable[[], None]] = []
 
 _held_for_fork: list[bool] = []
+_forked: list[bool] = []
+
+
+def is_forked() -> bool:
+    """Whether this process is the fork of another one, whose connections it must not use."""
+    return bool(_forked)
 
 
 def _before_fork() -> None:
@@ -58,6 +64,7 @@ def _in_child() -> None:
     global _lock
     _held_for_fork.clear()
     _lock = threading.RLock()
+    _forked.append(True)
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

@@ -150,6 +150,9 @@ class Config:
         group="cache")
     verify_entries: bool = _knob(
         False, "Capture again what is loaded from disk, and compare.", group="cache")
+    compile_on_rank: bool = _knob(
+        True, "With store_entries and an initialised process group: one rank compiles, the others "
+        "that run the same code wait for it and load.", group="cache")
     cache_remote: str = _knob(
         "", "A further cache, which others write, too: any address of fsspec (a folder, s3://…), "
         "read where the own one has nothing. Name only what you trust, because code is loaded from "

@@ -42,7 +42,7 @@ POINTS = [(os, "replace"), (os, "link"), (os, "fchmod"), (tempfile, "mkstemp"),
           (tempfile, "mkdtemp"), (cpp_build.subprocess, "Popen"), (os, "chmod"),
           (os, "memfd_create"), (folders.fcntl, "flock"), (shared_objects.ctypes, "CDLL"),
           (os, "unlink"),
-          (Path, "mkdir"), (disk_cache, "_sealed"), (Path, "touch")]
+          (Path, "mkdir"), (disk_cache, "sealed"), (Path, "touch")]
 
 def killing(function, before):
     def call(*args, **kwargs):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import hashlib
 import os
 import pwd
 import shutil
@@ -245,7 +246,7 @@ def file_of(n: int) -> Path:
 
 
 def _resealed(file: Path, content: bytes) -> None:
-    file.write_bytes(disk_cache._sealed(content, [file.name]))
+    file.write_bytes(disk_cache.sealed(content, [file.name]))
 
 
 def _cut_but_sealed(file: Path) -> None:
@@ -266,7 +267,7 @@ def _swapped(file: Path) -> None:
 
 
 def _another_function(file: Path) -> None:
-    content = disk_cache._unsealed(file_of(998).read_bytes(), file_of(998).name)
+    content = disk_cache.unsealed(file_of(998).read_bytes(), file_of(998).name)
     assert content is not None
     _resealed(file, content)
 
@@ -443,7 +444,7 @@ def test_with_traces_objects_are_files_that_profilers_can_read(cache: Path, cont
 
 
 def test_objects_are_checked_before_they_are_mapped() -> None:
-    whole = Path(disk_cache.hashlib.__file__).parent  # any shared object of Python's will do
+    whole = Path(hashlib.__file__).parent  # any shared object of Python's will do
     library = next((whole / "lib-dynload").glob("_ctypes*.so")).read_bytes()
     assert is_loadable(library)
     for length in (0, 10, 63, 64, 300):

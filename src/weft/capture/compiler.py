@@ -241,7 +241,9 @@ class FrameCompiler:
         stored = store.stored_entry(self, state, outermost=outermost)
         if stored is not None and not config.verify_entries:
             return stored
-        entry = self._compile_or_skip(state, outermost=outermost)
+        with store.shared(self, state, outermost=outermost) as entry:
+            if entry is None:
+                entry = self._compile_or_skip(state, outermost=outermost)
         if stored is not None and (entry is None or store.differs(stored, entry)):
             store.report_difference(state)
         return entry

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, final
 
 import torch
+import torch.distributed as dist
 
 from weft.store.code_hash import code_hash, nested_codes
 from weft.store.errors import NotStorable
@@ -191,6 +192,11 @@ def _builtin(look: Looking, obj: Any) -> Data:
     return ["builtin of", obj.__qualname__, look.at(owner)]
 
 
+def _group(look: Looking, group: Any) -> Data:
+    """What graphs know of a process group; who asks for its rank guards that, too."""
+    return ["group", group.group_name, group.group_desc, group.name(), group.size()]
+
+
 _RULES: Final[dict[type, Callable[[Looking, Any], Data]]] = {
     types.FunctionType: Looking.of_function,
     types.BuiltinFunctionType: _builtin,
@@ -212,3 +218,5 @@ _RULES: Final[dict[type, Callable[[Looking, Any], Data]]] = {
     dict: lambda look, obj: ["namespace", str(obj.get("__name__"))] if (
         "__builtins__" in obj) else ["container", "dict"],
 }
+if dist.is_available():
+    _RULES[dist.ProcessGroup] = _group

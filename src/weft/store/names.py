@@ -65,7 +65,7 @@ def homes(module: str) -> list[ModuleType]:
     if not isinstance(kept, ModuleType):
         return []
     return [kept, *(inner for inner in list(vars(kept).values()) if (
-        isinstance(inner, ModuleType) and inner is not kept
+        issubclass(type(inner), ModuleType) and inner is not kept  # `__class__` may warn
         and vars(inner).get("__name__") == module))]
 
 

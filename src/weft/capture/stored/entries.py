@@ -15,6 +15,8 @@ from typing import Any, Protocol
 from weft.capture.core.source import FrameState
 from weft.capture.sharing import is_alone
 from weft.capture.stored.lookup import disk, keys, packed, unpacked
+from weft.capture.stored.ranks import offer
+from weft.capture.stored.ranks import shared as shared
 from weft.capture.stored.record import Record
 from weft.capture.stored.records import Compiler, Loading, require_readable, to_data
 from weft.config import CompileOptions
@@ -96,6 +98,7 @@ def keep(compiler: StoringCompiler, record: Record, *, outermost: bool) -> None:
             for key in keys(record.state, compiler.options, compiler.backend, outermost=outermost):
                 if not files.path(key).exists():
                     files.put(key, content)
+                    offer(key, content)
                     events.count("entries_stored")
                     keep_backwards(writer.backwards)
                     return

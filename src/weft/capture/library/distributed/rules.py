@@ -31,8 +31,13 @@ from weft.capture.library.functions.functions import MARKED, python_rule, rule
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
 
+def rank_in(group: dist.ProcessGroup) -> int:
+    """The rank of this process in the group."""
+    return group.rank()
+
+
 _ASKED: Final = frozenset({"size", "rank", "name"})
-"""Methods of process groups whose results never change."""
+"""Methods of process groups whose results never change in a process."""
 
 
 @final
@@ -53,6 +58,9 @@ class ProcessGroupValue(OutsideObject):
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if name in _ASKED and not args and not kwargs:
+            if name == "rank" and self.source is not None:  # another process has another one
+                tx.guards.add(self.source.call(rank_in, f"{self.source}.rank()"), "eq",
+                              self.object.rank())
             return constant(getattr(self.object, name)())
         return super().method(tx, name, args, kwargs)
 
