@@ -21,6 +21,8 @@ from weft.codegen.values import Computed, Emitter
 from weft.config import config
 from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, split_linear, subs
 
+TOGETHER: Final = (4, 5, 3, 2)
+"""How many neighbours that read much the same are computed at a time, the best number first."""
 MAX_UNROLLED: Final = 4
 """The most pieces of a concatenation for which a kernel has separate statements."""
 
@@ -29,7 +31,7 @@ def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
     """The kernel of a group; it stores the buffers in `needed`."""
     cpu = device_of(group).type == "cpu"
     em = _evaluate_members(group, needed)
-    unrolling = _choose_unrolling(group, em) if cpu else None
+    unrolling = (_together(group) or _choose_unrolling(group, em)) if cpu else None
     if unrolling is not None:
         em = _evaluate_members(group, needed, unrolling)
     kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))), cut=cpu)
@@ -76,6 +78,33 @@ def _evaluate_members(
             node, index = evaluate(definition, em, variables)
             _finish(em, definition, node, index, needed)
     return em
+
+
+def _together(group: Group) -> _Unrolling | None:
+    """The loop of which a few points are computed at a time, if a member wants that."""
+    loops: dict[IntExpr, LoopVar] = {
+        v.symbol: v for v in emitter_for(group.domain, group.domain.symbols()).outer}
+    for member in group.members:
+        definition = member.access.definition
+        if definition.together is None or definition.dims[definition.together] == 1:
+            continue
+        before = [n for n in definition.dims[: definition.together] if n != 1]
+        variable = member.access.domain.symbols()[len(before)]
+        loop = loops.get(member.variables[variable])
+        return None if loop is None else _few_of(loop)
+    return None
+
+
+def _few_of(loop: LoopVar) -> _Unrolling | None:
+    """A few neighbours of this loop at a time, if it has a multiple of them."""
+    extent = loop.extent
+    if not isinstance(extent, int):
+        return None
+    pieces = next((n for n in TOGETHER if extent % n == 0), None)
+    if pieces is None:
+        return None
+    rest = LoopVar(loop_index("turn", extent // pieces), extent // pieces)
+    return _Unrolling(loop.symbol, pieces, rest)
 
 
 def _choose_unrolling(group: Group, em: Emitter) -> _Unrolling | None:

@@ -282,7 +282,8 @@ class Computed:
     `dims` is the domain, in the order of the formula's index; `reduced[k]` says that dimension k
     is collapsed (by `reduction`, a kind of the IR, of the formula's value). The buffer's element
     for a point is at `store(point)`. `finish` maps the reduced node to the stored one (the
-    division of a mean). `alone`: it must not share a kernel.
+    division of a mean). `alone`: it must not share a kernel. `together`: the dimension along which
+    neighbours read much the same, so that computing a few at a time saves loads.
 
     With `updates` the buffer takes over that one's memory, which has no other readers. Its content
     stays except at the places of `store`, which depend on data (several points may share one).
@@ -300,6 +301,7 @@ class Computed:
     origins: tuple[Origin, ...] = ()
     updates: Buffer | None = None
     alone: bool = False
+    together: int | None = None
 
 
 @final

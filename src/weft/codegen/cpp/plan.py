@@ -64,6 +64,8 @@ SHORT_ROW: Final = 1024
 SWEPT_COLUMNS: Final = (256, 1024)
 """Least and most columns whose sums are carried through all rows at a time: processors fetch ahead
 in runs of a kilobyte, but hardly in shorter ones (256 rows of 1024: 0.7 against 3.3 ms)."""
+FEW_ROWS: Final = 8
+"""Rows up to which going down one vector of columns at a time costs nothing."""
 SWEPT_ROWS: Final = 4
 """Rows at a time, between which these sums stay in registers."""
 MOST_SUMS: Final = 8
@@ -496,6 +498,8 @@ def _is_swept(plan: Plan) -> bool:
     if plan.vector is None or plan.vector_inner or plan.tile is not None or plan.segments:
         return False
     if not plan.kernel.inner or len(plan.nests) != 1 or plan.split is not None:
+        return False
+    if prod(trips(v.extent) for v in plan.kernel.inner) <= FEW_ROWS:
         return False
     wide = all(plan.varies(r.value) for r in plan.nests[0].reductions)
     extent = plan.vector.extent

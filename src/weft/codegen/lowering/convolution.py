@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from weft.codegen.lowering.depthwise import depthwise, is_depthwise
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import (
     LoweringContext,
@@ -92,6 +93,10 @@ def convolution(
     options = (stride, padding, dilation, transposed, output_padding, groups)
     if x.device.type == "cuda" and bias is not None:
         return _with_bias_added(cx, x, weight, bias, options)
+    if is_depthwise(x, weight, transposed, groups):
+        if cx.graph.channels_last and len(cx.shape) == 4:
+            cx.layouts[0] = channels_last(cx.shape)
+        return depthwise(cx, x, weight, bias, stride, padding, dilation)
     if transposed or not _is_suitable(cx, x, weight, bias):
         raise NotLowered
     if _is_product(weight, stride, padding, groups) and product_is_faster(x.device, x.dtype):
