@@ -34,7 +34,8 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.diagnostics.logs": ("set_logs",),
     "weft.dims": ("Dim",),
     "weft.installation": ("install", "uninstall"),
-    "weft.passes": ("register_pass", "unregister_pass"),
+    "weft.passes": (
+        "register_pass", "register_pattern", "unregister_pass", "unregister_pattern"),
     "weft.markers": (
         "allow_in_graph", "disable", "is_compiling", "mark_dynamic", "mark_static",
         "mark_unbacked"),
@@ -46,8 +47,8 @@ __all__ = [
     "Dim", "__version__", "allow_in_graph", "benchmark", "compile", "compile_fx", "compile_inplace",
     "config", "disable", "error_on_graph_break", "errors", "explain", "install", "is_compiling",
     "list_backends", "mark_dynamic", "mark_static", "mark_unbacked", "optimize", "register_backend",
-    "register_pass", "reset", "set_logs", "set_stance", "stats", "uncompile_inplace", "uninstall",
-    "unregister_pass",
+    "register_pass", "register_pattern", "reset", "set_logs", "set_stance", "stats",
+    "uncompile_inplace", "uninstall", "unregister_pass", "unregister_pattern",
 ]
 
 

@@ -48,7 +48,9 @@ from weft.markers import (
     mark_unbacked as mark_unbacked,
 )
 from weft.passes import register_pass as register_pass
+from weft.passes import register_pattern as register_pattern
 from weft.passes import unregister_pass as unregister_pass
+from weft.passes import unregister_pattern as unregister_pattern
 from weft.stances import error_on_graph_break as error_on_graph_break
 from weft.stances import set_stance as set_stance
 from weft.version import __version__ as __version__

@@ -79,6 +79,10 @@ def equal_values(x):
     return x.exp() + x.exp()
 
 
+def gated_by_hand(x):
+    return x * torch.sigmoid(x)
+
+
 def image(x, w):
     return torch.nn.functional.conv2d(x, w).relu()
 
@@ -107,6 +111,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[[], list[torch.Tensor]]]] = 
     ("fold_constants", constants, lambda: _inputs((2, 3))),
     ("simplify", nothing_to_do, lambda: _inputs((2, 3))),
     ("merge_equal_nodes", equal_values, lambda: _inputs((2, 3))),
+    ("replace_patterns", gated_by_hand, lambda: _inputs((2, 3))),
     ("eliminate_merged_code", constants, lambda: _inputs((2, 3))),
     ("use_channels_last", image, lambda: _trained((1, 2, 16, 16), (3, 2, 3, 3))),
     ("protect_outputs", overwritten, lambda: _inputs((2, 3), (2, 3))),

@@ -18,6 +18,7 @@ from weft.aot.rewrites.expand import expand
 from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.rewrites.keep_copies import keep_copies
 from weft.aot.rewrites.protect_outputs import protect_outputs
+from weft.aot.rewrites.replace_patterns import replace_patterns
 from weft.aot.rewrites.scan_gradients import use_library_gradients
 from weft.aot.rewrites.written_pieces import join_written_pieces
 from weft.passes.eliminate_dead_code import eliminate_dead_code, keep_errors
@@ -68,6 +69,8 @@ STANDARD: Final = (
          "before merge_equal_nodes: nodes become equal"),
     Pass("merge_equal_nodes", merge_equal_nodes, "joint", always,
          "after simplify, and before the passes of users, who see each value once"),
+    Pass("replace_patterns", replace_patterns, "joint", always,
+         "after merge_equal_nodes: a value that is computed twice is no pattern's inner value"),
     Pass(REGISTERED, _nothing, "joint", always,
          "here run passes that users register, unless they name another place"),
     Pass("eliminate_merged_code", eliminate_dead_code, "joint", always,

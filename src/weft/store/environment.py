@@ -21,6 +21,7 @@ import torch
 from weft._torch import fill_uninitialized_memory
 from weft.config import KNOBS, config
 from weft.passes.framework import has_passes_of_users
+from weft.passes.patterns import patterns_of_users
 from weft.runtime.cpp_build import machine_features
 from weft.store.errors import NotStorable
 from weft.store.identity import Data
@@ -53,8 +54,8 @@ def _digest_of_weft() -> str:
 
 def environment() -> list[Data]:
     """Everything as plain data; raises NotStorable under settings that have no form as data."""
-    if has_passes_of_users():
-        raise NotStorable("passes of the user are registered")
+    if has_passes_of_users() or patterns_of_users():
+        raise NotStorable("passes or patterns of the user are registered")
     settings = [[name, _setting(getattr(config, name))] for name, knob in KNOBS.items()
                 if knob.group not in _WITHOUT_EFFECT]
     return [*_of_process(), "settings", settings, "torch flags", _torch_flags()]

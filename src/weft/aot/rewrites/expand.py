@@ -16,7 +16,6 @@ import operator
 from collections.abc import Callable
 from typing import Any, final
 
-import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -25,15 +24,11 @@ from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
 from weft.aot.operators import Kind, facts
 from weft.aot.rewrites.decompositions import OURS, Decomposition, find
-from weft.aot.tracing.functionalize import Functionalizer
-from weft.aot.tracing.record import Recorder
-from weft.aot.views import Unsupported, restride
+from weft.aot.rewrites.templates import Template, copy_before, record
+from weft.aot.views import Unsupported
 from weft.passes.node_key import exact_key
-from weft.shapes.algebra.layout import has_strides
-from weft.shapes.fakes.without_sympy import without_sympy
 from weft.shapes.graph_facts import aten_facts, graph_facts
-from weft.shapes.graph_nodes import add_node, results_of
-from weft.shapes.symnode import UndecidedValue, certainly_equal
+from weft.shapes.symnode import UndecidedValue
 
 Lowered = Callable[[OpOverload], bool]
 
@@ -47,26 +42,6 @@ def expand(gm: GraphModule) -> bool:
         if node.op == "call_function" and isinstance(node.target, OpOverload):
             expander.visit(node)
     return expander.count > 0
-
-
-@final
-class Template:
-    """A recorded decomposition: a graph with one placeholder per tensor argument, in order.
-
-    Its output is a node, or a list of nodes and None if the operator has several results.
-    """
-
-    __slots__ = ("graph", "placeholders")
-
-    def __init__(self, graph: Graph, placeholders: list[Node], outputs: Any) -> None:
-        self.graph = graph
-        self.placeholders = placeholders
-        graph.output(outputs)
-
-    @property
-    def outputs(self) -> Any:
-        """The nodes of the results, after further expansion."""
-        return results_of(self.graph)
 
 
 @final
@@ -128,13 +103,7 @@ class _Expander:
 
     def _instantiate(self, node: Node, template: Template) -> None:
         """Copy a template in place of `node`."""
-        env: dict[Node, Node] = dict(
-            zip(template.placeholders, _tensor_arguments(node), strict=True)
-        )
-        with self.graph.inserting_before(node):
-            for inner in template.graph.nodes:
-                if inner.op == "call_function":
-                    env[inner] = self._copy(inner, env, node)
+        env = copy_before(node, template, _tensor_arguments(node))
         outputs = template.outputs
         if isinstance(outputs, Node):
             node.replace_all_uses_with(env[outputs])
@@ -144,89 +113,12 @@ class _Expander:
             self.graph.erase_node(node)
         self.count += 1
 
-    def _copy(self, inner: Node, env: dict[Node, Node], origin: Node) -> Node:
-        return add_node(
-            self.graph,
-            inner.target,
-            map_arg(inner.args, env.__getitem__),
-            map_arg(inner.kwargs, env.__getitem__),
-            {**origin.meta, "val": inner.meta["val"]},
-        )
-
 
 def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> Template:
-    """Run a decomposition on fakes and record what it does."""
-    graph = Graph()
-    tensors = Functionalizer(graph, evaluator)
-    recorder = Recorder(tensors, _no_lifting)
-    placeholders: list[Node] = []
-    fakes: dict[Node, torch.Tensor] = {}
-
-    def fake_of(argument: Any) -> Any:
-        if not isinstance(argument.meta["val"], FakeTensor):
-            return argument.meta["val"]
-        placeholder = tensors.placeholder(f"a{len(placeholders)}", argument.meta["val"])
-        placeholders.append(placeholder)
-        live = evaluator.like(argument.meta["val"])
-        tensors.add_base(live, placeholder)
-        fakes[placeholder] = live
-        return live
-
-    args = _thaw(map_arg(node.args, fake_of))
-    kwargs = _thaw(map_arg(node.kwargs, fake_of))
-    with torch.no_grad(), recorder, without_sympy():
-        result = decomposition(*args, **kwargs)
-        outputs = _outputs(result, node.meta["val"], recorder)
-    return Template(graph, placeholders, outputs)
-
-
-def _thaw(value: object) -> Any:
-    """Plain lists and dictionaries instead of fx's immutable ones, because decompositions may
-    change them."""
-    if isinstance(value, dict):
-        return {k: _thaw(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_thaw(v) for v in value]
-    return tuple(_thaw(v) for v in value) if isinstance(value, tuple) else value
-
-
-def _no_lifting(tensor: torch.Tensor) -> FakeTensor:
-    raise Unsupported("a decomposition with a constant tensor")
-
-
-def _outputs(result: Any, expected: Any, recorder: Recorder) -> object:
-    """The template's output nodes, with the metadata of the operator's own results."""
-    if isinstance(expected, FakeTensor):
-        return _output(result, expected, recorder)
-    if not isinstance(result, (tuple, list)) or len(result) != len(expected):
-        raise Unsupported("a decomposition with other results than its operator")
-    return [_output(r, e, recorder) for r, e in zip(result, expected, strict=True)]
-
-
-def _output(result: object, expected: object, recorder: Recorder) -> Node | None:
-    if not isinstance(expected, FakeTensor):
-        return None
-    if not isinstance(result, torch.Tensor):
-        raise Unsupported("a decomposition with a result that is no tensor")
-    if _is_wider(result.dtype, expected.dtype):
-        result = result.to(expected.dtype)
-    if result.dtype != expected.dtype:
-        raise Unsupported("a decomposition with a result of another dtype than its operator")
-    if not certainly_equal(result.size(), expected.size()):
-        raise Unsupported("a decomposition with a result of other sizes than its operator")
-    node = recorder.node(result)
-    if node.op == "placeholder":
-        node = recorder.emit(torch.ops.aten.clone.default, node)
-    node = restride(recorder.emit, node, expected.stride())
-    value = node.meta["val"]
-    if not has_strides(value.size(), value.stride(), expected.stride(), certainly_equal):
-        raise Unsupported("a decomposition with a result of other strides than its operator")
-    return node
-
-
-def _is_wider(a: torch.dtype, b: torch.dtype) -> bool:
-    return a.is_floating_point and b.is_floating_point and a.itemsize > b.itemsize
-
+    """A decomposition, recorded for the call."""
+    args = map_arg(node.args, lambda n: n.meta["val"])
+    kwargs = map_arg(node.kwargs, lambda n: n.meta["val"])
+    return record(decomposition, args, kwargs, evaluator, node.meta["val"])
 
 
 def _replace_items(node: Node, values: list[Node | None]) -> None:
