@@ -34,6 +34,7 @@ def run(tmp_path):
             warnings.simplefilter("always")
             result = weft.compile(_program, backend="aot_eager")(x)
         assert torch.equal(result, _program(x)) and result.requires_grad == x.requires_grad
+        assert [event.reason for event in events.history("not_stored")] == []
         counters = events.counters()
         return len(issued), counters.get("entries_loaded", 0), counters.get("entries_stored", 0)
 
