@@ -50,6 +50,9 @@ LONGEST_START: Final = 400.0
 PROGRAMS: Final = 24
 """Different programs; rounds meet what earlier ones compiled."""
 
+ELSEWHERE: Final = "elsewhere"
+"""A further cache, which some processes read and write: they store compiled entries, too."""
+
 OK, WRONG, WARNED = 0, 3, 4
 """How a process ends: results right; a result wrong, or an exception; more than one warning."""
 
@@ -196,6 +199,9 @@ def run_process(work: Callable[[random.Random], None], seed: int, log: Path) -> 
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             torch.set_num_threads(1)  # PyTorch's pool is made anew after a fork: by one thread
+            config.store_entries = seed % 2 == 1
+            if seed % 4 == 1 and config.cache_dir:
+                config.cache_remote = f"file://{Path(config.cache_dir).parent / ELSEWHERE}"
             work(random.Random(seed))
     except BaseException:  # noqa: BLE001  whatever it is, the process has failed
         log.write_text(traceback.format_exc())
@@ -261,8 +267,9 @@ def _below(parents: set[int]) -> list[int]:
 
 
 def spoil(now: Round) -> None:
-    """Replace a file of the cache by something else."""
-    files = [f for f in disk_cache.files() if f.is_file() and not f.is_symlink()]
+    """Replace a file of the cache, or of the one elsewhere, by something else."""
+    files = [f for f in (*disk_cache.files(), *(now.root / ELSEWHERE).glob("*/??/*"))
+             if f.is_file() and not f.is_symlink()]
     for file in now.dice.sample(files, min(2, len(files))):
         spoil_file(file, now.dice.choice(files), now.dice)
 

@@ -24,7 +24,9 @@ from weft.capture.compiler import FrameCompiler
 from weft.capture.stored import ranks
 
 RANK, PORT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-Calls = tuple[Callable[..., Any], list[tuple[Any, ...]]]
+Compile = Callable[[Any], Any]
+Calls = tuple[Callable[[Compile], Any], list[tuple[Any, ...]]]
+"""What makes the function, with a compiler or without, and the arguments of its calls."""
 
 
 def equal(x: torch.Tensor) -> torch.Tensor:
@@ -32,7 +34,7 @@ def equal(x: torch.Tensor) -> torch.Tensor:
 
 
 def evenly() -> Calls:
-    return equal, [(torch.ones(3),), (torch.zeros(3),)]
+    return lambda compile: compile(equal), [(torch.ones(3),), (torch.zeros(3),)]
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
@@ -41,7 +43,7 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 def unevenly() -> Calls:
     sizes = [(8, 6), (7, 5), (9, 9), (4, 8)]
-    return rows, [(torch.rand(size[RANK], 3),) for size in sizes]
+    return lambda compile: compile(rows), [(torch.rand(size[RANK], 3),) for size in sizes]
 
 
 def first_only(x: torch.Tensor) -> torch.Tensor:
@@ -53,7 +55,8 @@ def second_only(x: torch.Tensor) -> torch.Tensor:
 
 
 def with_other_code() -> Calls:
-    return [first_only, second_only][RANK], [(torch.ones(3),)]
+    own = [first_only, second_only][RANK]
+    return lambda compile: compile(own), [(torch.ones(3),)]
 
 
 def numbered(x: torch.Tensor) -> torch.Tensor:
@@ -61,7 +64,7 @@ def numbered(x: torch.Tensor) -> torch.Tensor:
 
 
 def by_rank() -> Calls:
-    return numbered, [(torch.ones(3),)]
+    return lambda compile: compile(numbered), [(torch.ones(3),)]
 
 
 class Vocabulary(nn.Module):
@@ -78,7 +81,7 @@ class Vocabulary(nn.Module):
 
 
 def with_offsets() -> Calls:
-    return Vocabulary(), [(torch.arange(8),)]
+    return lambda compile: compile(Vocabulary()), [(torch.arange(8),)]
 
 
 class Layer(nn.Module):
@@ -91,8 +94,23 @@ class Layer(nn.Module):
 
 
 def layers() -> Calls:
-    model = nn.Sequential(*(weft.compile(Layer(f), backend="aot_eager") for f in (1.5, 2.5, 3.5)))
-    return lambda x: model(x), [(torch.ones(3),)]
+    return lambda compile: nn.Sequential(*(compile(Layer(factor)) for factor in (1.5, 2.5, 3.5))), [
+        (torch.ones(3),)]
+
+
+def training() -> Calls:
+    def make(compile: Compile) -> Callable[[torch.Tensor], Any]:
+        torch.manual_seed(RANK)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        compiled = compile(model)
+
+        def step(x: torch.Tensor) -> Any:
+            with torch.enable_grad():
+                return torch.autograd.grad(compiled(x).square().sum(), model.parameters())[0]
+
+        return step
+
+    return make, [(torch.ones(3, 4),), (torch.zeros(3, 4),)]
 
 
 def hashed(x: torch.Tensor) -> torch.Tensor:
@@ -100,21 +118,23 @@ def hashed(x: torch.Tensor) -> torch.Tensor:
 
 
 def not_storable() -> Calls:
-    return hashed, [(torch.ones(3),)]
+    return lambda compile: compile(hashed), [(torch.ones(3),)]
 
 
-SCENARIOS = (evenly, unevenly, with_other_code, by_rank, with_offsets, layers, not_storable)
+SCENARIOS = (evenly, unevenly, with_other_code, by_rank, with_offsets, layers, training,
+             not_storable)
 
 
 def run(scenario: Callable[[], Calls]) -> dict[str, Any]:
     weft.reset()
-    function, calls = scenario()
-    compiled = function if scenario is layers else weft.compile(function, backend="aot_eager")
+    make, calls = scenario()
+    compiled = make(lambda function: weft.compile(function, backend="aot_eager"))
+    function = make(lambda function: function)
     is_right, after = True, 0
     with torch.no_grad(), warnings.catch_warnings(record=True) as issued:
         warnings.simplefilter("always")
         for number, args in enumerate(calls):
-            is_right &= torch.equal(compiled(*args), function(*args))
+            is_right &= torch.allclose(compiled(*args), function(*args))
             dist.barrier(PAIR)
             if number == 1:
                 after = weft.stats()["graphs"]

@@ -14,19 +14,22 @@ import typer
 from rich.console import Console
 
 from weft import folders
-from weft.capture.stored.lookup import disk, unpacked
 from weft.capture.stored.selection import entry_files, files_of
 from weft.config import config
 from weft.diagnostics import failures, trace_files
 from weft.quoting import one_line, printable
 from weft.runtime import cache_archive, disk_cache
+from weft.runtime.disk_cache import DiskCache
 from weft.runtime.sealing import SECRET, signs
 from weft.store.identity import Data
+from weft.store.packing import unpacked
 
 app = typer.Typer(no_args_is_help=True)
 
 _SHOWN = frozenset({"name", "guards", "text"})
 """Parts of an entry that are shown."""
+_PACKED = frozenset({"entries", "backwards"})
+"""Kinds of files that are data of the store."""
 
 
 def _print(text: str) -> None:
@@ -70,14 +73,16 @@ def show(key: str) -> None:
 
 def _entry(file: Path) -> Data:
     """What is in an entry's file; None if it is none."""
-    content = disk().appeared(file.name)
-    if content is None:
-        return None
+    entry = _unpacked("entries", file)
+    return entry if type(entry) is dict and _SHOWN <= entry.keys() else None
+
+
+def _unpacked(kind: str, file: Path) -> Data:
+    content = DiskCache(kind).appeared(file.name)
     try:
-        entry = unpacked(content)
+        return None if content is None else unpacked(content)
     except ValueError:
         return None
-    return entry if type(entry) is dict and _SHOWN <= entry.keys() else None
 
 
 @app.command("save")
@@ -119,7 +124,8 @@ def verify() -> None:
 
 def _problem_of(file: Path) -> str:
     problem = disk_cache.problem_of(file)
-    if not problem and file.parent.parent.name == "entries" and _entry(file) is None:
+    kind = file.parent.parent.name
+    if not problem and kind in _PACKED and _unpacked(kind, file) is None:
         return "is no entry"
     return problem
 

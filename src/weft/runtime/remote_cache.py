@@ -31,7 +31,7 @@ from weft.folders import note_problem
 from weft.interrupts import PATIENCE, checkpoint
 from weft.runtime.sealing import BadSignature, NotReceived, received, reference, signed
 
-KINDS: Final = ("cpp", "entries", "triton")
+KINDS: Final = ("backwards", "cpp", "entries", "triton")
 """What is worth sending: measurements of a machine are not."""
 
 LONGEST: Final = 10.0

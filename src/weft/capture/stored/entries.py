@@ -10,7 +10,7 @@ if there were no store::
 from __future__ import annotations
 
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from weft.capture.core.source import FrameState
 from weft.capture.sharing import is_alone
@@ -26,6 +26,9 @@ from weft.folders import remove
 from weft.interrupts import surface
 from weft.store import DoesNotFit, NotStorable
 from weft.store.backwards import keep_backwards
+
+_DAMAGED: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What reading an entry raises that is none, or of another form."""
 
 
 class StoringCompiler(Compiler, Protocol):
@@ -60,6 +63,11 @@ def _first_that_fits(compiler: StoringCompiler, state: FrameState, outermost: bo
             entry = Loading(unpacked(content), compiler, state).entry()
         except DoesNotFit as reason:
             events.record("not_loaded", code=state.code, reason=str(reason))
+            continue
+        except _DAMAGED as error:  # it would stand before all further ones
+            surface(error)
+            events.record("not_loaded", code=state.code, reason=f"{type(error).__name__}: {error}")
+            remove(files.path(key))
             continue
         events.count("entries_loaded")
         return entry

@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from weft._torch import default_group_store
 from weft.capture.core.source import FrameState
-from weft.capture.stored.lookup import MOST_VARIANTS, disk, keys, unpacked
+from weft.capture.stored.lookup import MOST_VARIANTS, disk, keys
 from weft.capture.stored.records import Compiler, Loading
 from weft.compiling import is_forked
 from weft.config import CompileOptions, config
@@ -38,6 +38,7 @@ from weft.errors import CacheWarning, warn
 from weft.interrupts import checkpoint, surface
 from weft.runtime.sealing import sealed
 from weft.store import DoesNotFit, NotStorable
+from weft.store.packing import unpacked
 
 DEAD: Final = 15.0
 """Seconds without a sign of life after which a rank is not waited for."""

@@ -10,27 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from weft.capture.stored.lookup import disk, unpacked
 from weft.errors import CompilerNotFound
 from weft.runtime import disk_cache
 from weft.runtime.cpp_build import toolchain
 from weft.runtime.disk_cache import DiskCache
 from weft.store.identity import Data
+from weft.store.packing import unpacked
 
 
 def entry_files(keys: Sequence[str] = ("",)) -> list[Path]:
     """The files of entries whose keys begin with one of these."""
-    return sorted(file for file in disk_cache.files()
-                  if file.parent.parent.name == disk().directory.name
-                  and file.name.startswith(tuple(keys)))
+    return [file for file in _of_kind("entries") if file.name.startswith(tuple(keys))]
+
+
+def _of_kind(kind: str) -> list[Path]:
+    return sorted(file for file in disk_cache.files() if file.parent.parent.name == kind)
 
 
 def files_of(keys: Sequence[str]) -> list[Path]:
-    """The files of those entries, and of the kernels in them that this machine's compiler makes."""
-    entries = entry_files(keys)
+    """The files of those entries, of all backwards (which entry has one is not known), and of the
+    kernels in them that this machine's compiler makes."""
+    entries = [*entry_files(keys), *_of_kind("backwards")]
     texts: set[str] = set()
     for file in entries:
-        content = disk().appeared(file.name)
+        content = DiskCache(file.parent.parent.name).appeared(file.name)
         texts.update(_kernel_texts(unpacked(content)) if content is not None else ())
     kernels = DiskCache("cpp")
     return [*entries, *(kernels.path(key) for key in _kernel_keys(sorted(texts)))]
