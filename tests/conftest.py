@@ -59,7 +59,8 @@ def weft_defaults(weft_cache: Path) -> Iterator[None]:
     """Internal failures raise, verifiers run, settings go back to what they were, and nothing is
     shared with the compiled functions of earlier tests."""
     forget_shared()
-    with config.patch(strict=True, cache_dir=str(weft_cache)):
+    # (Small training graphs are compiled here, or most tests would compare eager with eager.)
+    with config.patch(strict=True, cache_dir=str(weft_cache), small_graphs_by_autograd=False):
         yield
 
 

@@ -115,6 +115,11 @@ class Config:
         "1; less is bought by running operators again. 1 keeps at most what eager keeps.",
         group="training", cache_key=True)
 
+    small_graphs_by_autograd: bool = _knob(
+        True, "Run training graphs of one or two operators on few elements, and graphs of views, "
+        "by PyTorch's own autograd nodes, which cost less than a compiled graph's.",
+        group="training", cache_key=True)
+
     # -- code generation -------------------------------------------------------------------------
     cpp_compiler: str = _knob(
         "", "C++ compiler to use; empty: $CXX, then g++, then clang++.",

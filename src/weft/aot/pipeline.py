@@ -24,6 +24,7 @@ from weft.aot.runtime_wrapper import wrap
 from weft.aot.tracing.trace import Traced, Tracer, trace
 from weft.aot.training.compile import compile_joint
 from weft.aot.training.joint import trace_backward
+from weft.aot.training.small_graphs import runs_as_it_is
 from weft.aot.views import Unsupported
 from weft.aot.wrappers import (
     InputParts,
@@ -91,6 +92,9 @@ def _compile_traced(
             tracer, traced = trace(gm, example_inputs)
             joint = trace_backward(tracer, traced)
         traced.asserts = symbols.asserts
+        if lowered is not None and runs_as_it_is(gm, traced, joint):
+            events.record("perf", text="run as it is: a small graph, by PyTorch's own nodes")
+            return run_captured(gm)
         if joint is not None:
             call = compile_joint(gm, tracer, traced, joint, compiler, lowered)
             _verify_checks(tracer, traced, symbols)
