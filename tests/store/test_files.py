@@ -225,3 +225,19 @@ def test_a_function_with_other_code_or_defaults_is_another_one(other):
     mine, again = _function("def f(x, n=1): return x + 1"), _function("def f(x, n=1): return x + 1")
     assert identity(mine) == identity(again) != identity(_function(other))
     assert code_hash(mine.__code__) == code_hash(again.__code__)
+
+
+@pytest.mark.parametrize("second, is_same", [
+    ({"x": {0: weft.Dim("n")}}, 1), ({"x": {0: weft.Dim("n", max=64)}}, 0),
+    ({"x": [weft.Dim.STATIC]}, 0),
+])
+def test_declared_sizes_are_a_part_of_the_key(tmp_path, second, is_same):
+    declared = {"x": {0: weft.Dim("n")}}
+    x = torch.arange(4.0)
+    with weft.config.patch(cache_dir=str(tmp_path / "cache"), store_entries=True):
+        for shapes, loaded in ((declared, 0), (second, is_same)):
+            weft.reset()
+            call = weft.compile(_program, backend="aot_eager", dynamic_shapes=shapes)
+            assert torch.equal(call(x), _program(x))
+            assert events.counters().get("entries_loaded", 0) == loaded
+    weft.reset()

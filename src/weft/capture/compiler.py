@@ -484,7 +484,7 @@ class FrameCompiler:
                 attempt.state, nodes, tree_checks, n_slots, tx.guards.all, emit.parts, graph,
                 needs_hook, emit.graph_call.may_rerun, bool(tx.shapes.sources),
                 dict(tx.guards.interpreted), list(tx.guards.signatures.values()),
-                _not_storable(tx, emit, attempt))
+                tx.guards.orders, _not_storable(tx, emit, attempt))
         if events.watched():
             events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
         events.record("bytecode", code=code, source=text)

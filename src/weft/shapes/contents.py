@@ -22,6 +22,8 @@ from typing import Final, final
 
 import torch
 
+from weft.storable import storable
+
 LARGEST: Final = 256
 """The most numbers in a tensor whose contents a guard compares."""
 
@@ -29,6 +31,7 @@ _MOST: Final = 3
 """For how many different contents of a tensor a program is captured at most."""
 
 
+@storable
 @final
 class SameContents:
     """Whether a tensor (of the right type and sizes) holds the same numbers as another one."""

@@ -205,6 +205,8 @@ _RULES: Final[dict[type, Callable[[Looking, Any], Data]]] = {
     property: lambda look, p: ["property", *(look.at(f) for f in (p.fget, p.fset, p.fdel))],
     classmethod: lambda look, m: ["classmethod", look.at(m.__func__)],
     staticmethod: lambda look, m: ["staticmethod", look.at(m.__func__)],
+    functools._lru_cache_wrapper: lambda look, f: [
+        "lru", look.at(f.__wrapped__), repr(f.cache_parameters())],
     functools.cached_property: lambda look, p: ["cached", look.at(p.func)],
     functools.partial: lambda look, p: [
         "partial", look.at(p.func), [look.at(a) for a in p.args],

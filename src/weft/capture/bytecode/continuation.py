@@ -90,6 +90,7 @@ class _Origin:
 
 
 _CONTINUATIONS: PerCode[dict[_State, CodeType]] = PerCode()
+_COPIES: Final[PerCode[CodeType]] = PerCode()
 _ORIGINS: PerCode[_Origin] = PerCode()
 
 
@@ -138,6 +139,25 @@ def original_position(code: CodeType, offset: int) -> tuple[CodeType, int]:
     if origin is None or root is None or offset not in origin.offsets:
         return code, offset
     return root, origin.offsets[offset]
+
+
+def own_copy(code: CodeType) -> CodeType:
+    """An equal code of a continuation that has no compiled entries."""
+    copy = code.replace()
+    _COPIES[copy] = code
+    return copy
+
+
+def copied_from(code: CodeType) -> CodeType | None:
+    """The continuation's code that `own_copy` has made this one of."""
+    return _COPIES.get(code)
+
+
+def original_code(code: CodeType) -> CodeType:
+    """The user's code that a continuation goes on with; other code itself."""
+    origin = _ORIGINS.get(code)
+    root = origin.code() if origin is not None else None
+    return code if root is None else root
 
 
 def is_continuation(code: CodeType) -> bool:

@@ -27,6 +27,7 @@ from weft.capture.core.state import readable_modes
 from weft.errors import SourceLine
 from weft.interrupts import is_from_outside
 from weft.quoting import one_line
+from weft.storable import storable
 
 
 @final
@@ -119,6 +120,8 @@ class GuardSet:
         self._functions: dict[int, tuple[FunctionType, Any, Any, Any]] = {}
         self.bound_to_process: dict[str, None] = {}
         """What was taken from this process that no guard compares (`capture/stored/`)."""
+        self.orders: list[tuple[type, Any, tuple[Any, ...]]] = []
+        """Kinds of sets, what they are filled with, and their orders, which it relies on."""
         self.signatures: dict[int, tuple[Signature, object]] = {}
         """Signatures that the capture has made, by id, with what they are of."""
         self.interpreted: dict[int, tuple[CodeType, str]] = {}
@@ -169,6 +172,7 @@ class GuardSet:
         """Whether a guard requires an object that the caller must pass again."""
         return source.is_of_call and any(check[0] == "is_alive" for check in source.checks.values())
 
+    @storable
     def same_key(self, source: Source, obj: object, key: Callable[[Any], object] = repr) -> None:
         """Require an object of the same type with the same `key`, for objects whose equality
         ignores a difference (`Decimal("1.0") == Decimal("1.00")`, `{1} == {True}`)."""

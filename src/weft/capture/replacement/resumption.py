@@ -24,7 +24,7 @@ import torch
 
 from weft import _frame
 from weft.capture.bytecode.continuation import NULL as NULL_ITEM
-from weft.capture.bytecode.continuation import resume_function, run_handling
+from weft.capture.bytecode.continuation import own_copy, resume_function, run_handling
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.core.base import NullValue, SymbolicValue, stack_arguments, stack_kinds
 from weft.capture.core.breaks import graph_break
@@ -261,7 +261,7 @@ class Resumption:
             iterated=compiled is None,
         )
         if compiled is None:  # on code of its own: the shared one may have compiled entries
-            function.__code__ = function.__code__.replace()
+            function.__code__ = own_copy(function.__code__)
             _frame.skip(function.__code__)
         self._expect_sizes(function.__code__, values)
         if not closure:

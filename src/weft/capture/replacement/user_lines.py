@@ -16,13 +16,14 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weft import _frame
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.locations import encode_spans
 from weft.capture.core.frame import is_polyfill
 from weft.capture.core.tracebacks import hide
+from weft.storable import made_by
 
 if TYPE_CHECKING:
     from weft.capture.core.frame import Frame
@@ -64,12 +65,19 @@ def operation_in_frames(emit: Emitter, frame: Frame, text: str) -> str:
     text = _SLOTS.sub(lambda m: m[1] or f"v_{m[2]}", text)  # not in literals
     names = ", ".join(dict.fromkeys(
         m[2] for m in _NAMES.finditer(text) if m[2] and _is_ours(m[2])))
+    function = emit.constant(operation_at(
+        frame.code, frame.current.line, frame.globals.original, names, text))
+    return call_in_frames(emit, frame.caller, function, _SLOT_NAMES.sub(r"v[\1]", names))
+
+
+def operation_at(code: types.CodeType, line: int, globals: dict[str, Any], names: str, text: str
+                 ) -> types.FunctionType:
+    """A function of `names` that returns `text`, and claims a place in the code."""
     space: dict[str, types.FunctionType] = {}
     exec(f"def operation({names}): return {text}", space)
-    code = relocate_code(space["operation"].__code__, frame.code, frame.current.line, {})
-    hide(code)
-    function = emit.constant(types.FunctionType(code, frame.globals.original))
-    return call_in_frames(emit, frame.caller, function, _SLOT_NAMES.sub(r"v[\1]", names))
+    own = relocate_code(space["operation"].__code__, code, line, {})
+    hide(own)
+    return made_by(types.FunctionType(own, globals), operation_at, code, line, globals, names, text)
 
 
 def call_in_frames(emit: Emitter, frame: Frame, function: str, arguments: str) -> str:
@@ -78,7 +86,8 @@ def call_in_frames(emit: Emitter, frame: Frame, function: str, arguments: str) -
     at = frame
     while at.caller is not None and len(through) < _MOST_FRAMES:
         if not is_polyfill(at.code):
-            through.append(emit.constant(_passing_on(at)))
+            through.append(emit.constant(passing_on(
+                at.code, at.current.line, at.globals.original)))
         at = at.caller
     first, *others = [*reversed(through), function]
     return f"{first}({', '.join(filter(None, [*others, arguments]))})"
@@ -90,17 +99,16 @@ _MOST_FRAMES: Final = 24
 _PASSING_ON: Final[PerCode[dict[int, types.CodeType]]] = PerCode()
 
 
-def _passing_on(frame: Frame) -> types.FunctionType:
-    """A function that claims the frame's place and calls its first argument with the others."""
-    lines = _PASSING_ON.get(frame.code)
+def passing_on(code: types.CodeType, line: int, globals: dict[str, Any]) -> types.FunctionType:
+    """A function that claims a place in the code and calls its first argument with the others."""
+    lines = _PASSING_ON.get(code)
     if lines is None:
-        lines = _PASSING_ON[frame.code] = {}
-    line = frame.current.line
-    code = lines.get(line)
-    if code is None:
-        code = lines[line] = relocate_code(_pass_on.__code__, frame.code, line, {})
-        hide(code)
-    return types.FunctionType(code, frame.globals.original)
+        lines = _PASSING_ON[code] = {}
+    own = lines.get(line)
+    if own is None:
+        own = lines[line] = relocate_code(_pass_on.__code__, code, line, {})
+        hide(own)
+    return made_by(types.FunctionType(own, globals), passing_on, code, line, globals)
 
 
 def _pass_on(function: Callable[..., object], *arguments: object) -> object:

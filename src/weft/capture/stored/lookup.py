@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -19,6 +19,7 @@ from weft.backends import is_own
 from weft.capture.core.source import FrameState
 from weft.capture.stored.records import FORMAT
 from weft.config import CompileOptions
+from weft.dims import Dim, DimHint, DynamicShapes
 from weft.markers import dynamic_marks
 from weft.runtime.disk_cache import DiskCache
 from weft.store import NotStorable
@@ -40,14 +41,36 @@ def keys(state: FrameState, options: CompileOptions, backend: Any, *, outermost:
     """The keys of a frame's entries; raises NotStorable if they depend on what has no name."""
     if not is_own(backend):
         raise NotStorable("its backend is not one of weft's")
-    if options.dynamic_shapes is not None:
-        raise NotStorable("it has dynamic_shapes")
     text = json.dumps([
         FORMAT, code_hash(state.code), state.globals.get("__name__"), outermost, backend.name,
-        options.fullgraph, options.dynamic, _marks(state), environment(),
+        options.fullgraph, options.dynamic, _declared(options.dynamic_shapes), _marks(state),
+        _kinds(state), environment(),
     ])
     for number in range(MOST_VARIANTS):
         yield hashlib.sha256(f"{number} {text}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _declared(shapes: Any) -> Data:
+    """What `dynamic_shapes` say."""
+    if isinstance(shapes, DynamicShapes):
+        return [shapes.bound, _declared(shapes.by_name)]
+    if isinstance(shapes, Mapping):
+        return [[repr(key), _declared(value)] for key, value in shapes.items()]
+    if isinstance(shapes, tuple | list):
+        return list(map(_declared, shapes))
+    if isinstance(shapes, Dim):
+        return ["dim", shapes.root, shapes.factor, shapes.offset, shapes.min, shapes.max]
+    if isinstance(shapes, DimHint):
+        return ["hint", shapes.kind, shapes.min, shapes.max]
+    if shapes is None or type(shapes) is int:
+        return shapes
+    raise NotStorable("dynamic_shapes hold something else than sizes")
+
+
+def _kinds(state: FrameState) -> list[str]:
+    """The types of the arguments: the models whose code is one wrapper's have files of their own.
+    """
+    return [f"{type(value).__module__}.{type(value).__qualname__}" for value in state.locals]
 
 
 def _marks(state: FrameState) -> Data:

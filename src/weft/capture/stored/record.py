@@ -39,5 +39,7 @@ class Record:
     """The code objects that were interpreted, with the names of their modules."""
     signatures: Sequence[tuple[inspect.Signature, object]]
     """Those that the capture has made, with what they are of."""
+    orders: Sequence[tuple[type, Any, tuple[Any, ...]]]
+    """Kinds of sets, what they are filled with, and their orders."""
     bound_to_process: Sequence[str]
     """What the capture took from this process that no guard compares."""

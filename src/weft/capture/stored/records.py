@@ -15,18 +15,27 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, final
 
 from weft import _frame
-from weft.capture.bytecode.continuation import continuation_at, original_position, place_of
+from weft.capture.bytecode.continuation import (
+    continuation_at,
+    copied_from,
+    original_code,
+    own_copy,
+    place_of,
+)
 from weft.capture.core.frame import is_polyfill
 from weft.capture.core.source import FrameState, is_library
 from weft.capture.core.tracebacks import Place
 from weft.capture.guards.recompiles import Variant
 from weft.capture.replacement.function import ReplacementParts, replacement_function
+from weft.capture.replacement.user_lines import operation_at, passing_on
 from weft.capture.sharing import Settings
+from weft.capture.stored.codes import Codes, code_at
 from weft.capture.stored.guards import nodes_to_data, tree_checks_to_data, tree_of
 from weft.capture.stored.record import Record
 from weft.errors import is_ours
 from weft.graph_call import GraphCall
 from weft.shapes.policy import DynamicPolicy
+from weft.storable import how_made
 from weft.store import DoesNotFit, NotStorable, Reader, Writer
 from weft.store.backwards import BackwardsOnDisk
 from weft.store.code_hash import code_hash, nested_codes
@@ -68,11 +77,12 @@ def to_data(record: Record, compiler: Compiler) -> tuple[Data, Writer]:
         is_bound = isinstance(function, types.MethodType)
         plain = function.__func__ if isinstance(function, types.MethodType) else function
         writer.external(signature, ["signature", writer.refer(plain), is_bound])
-    root = original_position(state.code, 0)[0]
+    root = original_code(state.code)
+    inlined = Codes(writer, root, record.interpreted)
     codes = {code_hash(code) for own in (state.code, root) for code in nested_codes(own)}
     nodes = nodes_to_data(writer, record.nodes)
     checks = tree_checks_to_data(writer, record.tree_checks)
-    constants = [[name, _constant_to_data(writer, compiler, root, value)]
+    constants = [[name, _constant_to_data(writer, compiler, inlined, value)]
                  for name, value in parts.constants.items()]
     graph = None if record.graph is None else _graph_to_data(writer, record.graph)
     libraries = _cover(writer, record.interpreted, codes)
@@ -80,11 +90,12 @@ def to_data(record: Record, compiler: Compiler) -> tuple[Data, Writer]:
         "name": f"{state.globals.get('__name__')}.{state.code.co_qualname}",
         "nodes": nodes, "checks": checks, "slots": record.n_slots, "text": parts.text,
         "constants": constants, "graph": graph, "region": parts.region,
-        "places": _places_to_data(parts.places, state.code),
+        "places": _places_to_data(parts.places, state.code, inlined),
         "flags": [record.needs_hook, record.may_rerun, record.any_size],
         "programs": [[p.identity, None if p.name is None else list(p.name)]
                      for p in writer.programs],
         "libraries": libraries,
+        "orders": [writer.value(order) for order in record.orders],
         "policy": compiler.policy(state.code).seen(),
         "guards": [str(guard) for guard in record.guards],
     }
@@ -95,33 +106,53 @@ def _graph_to_data(writer: Writer, graph: GraphCall) -> Data:
     return [writer.value(graph.call), graph.boxed, graph.restores]
 
 
-def _constant_to_data(writer: Writer, compiler: Compiler, root: types.CodeType, value: Any) -> Data:
+def _constant_to_data(writer: Writer, compiler: Compiler, codes: Codes, value: Any) -> Data:
     if isinstance(value, _frame.CompiledFunction):
-        return ["continuation", *_continuation_to_data(writer, compiler, root, value)]
+        return ["continuation", *_continuation_to_data(writer, compiler, codes, value)]
+    shared = copied_from(value.__code__) if isinstance(value, types.FunctionType) else None
+    if shared is not None:
+        return ["eager continuation", _resumed_to_data(codes, shared), value.__name__,
+                writer.value(value.__globals__)]
+    making = how_made(value) if isinstance(value, types.FunctionType) else None
+    if making is not None and making.function in (operation_at, passing_on):
+        code, line, *rest = making.arguments
+        return ["stand-in", making.function.__name__, _resumed_to_data(codes, code), line,
+                writer.values(rest)]
+    if isinstance(value, Place):
+        return ["place", _place_to_data(value, None, codes)]
+    if type(value) is tuple and any(isinstance(item, Place) for item in value):
+        return ["tuple", *(_constant_to_data(writer, compiler, codes, item) for item in value)]
+    if isinstance(value, types.CodeType):
+        return ["resumed code", _resumed_to_data(codes, value)]
     if isinstance(value, types.MethodType) and value.__self__ is compiler:
         return ["compiler", value.__name__]
     return writer.value(value)
 
 
-def _continuation_to_data(writer: Writer, compiler: Compiler, root: types.CodeType, value: Any
+def _continuation_to_data(writer: Writer, compiler: Compiler, codes: Codes, value: Any
                           ) -> list[Data]:
     function = value.__wrapped__
-    place = place_of(function.__code__)
-    if place is None or getattr(value.on_miss.function, "__self__", None) is not compiler:
+    if getattr(value.on_miss.function, "__self__", None) is not compiler:
         raise NotStorable("it calls another compiled function")
-    if code_hash(place[0]) != code_hash(root):
-        raise NotStorable("it breaks inside of an inlined function")
-    if function.__closure__:
-        raise NotStorable("it goes on in a function with a closure")
-    return [*place[1], function.__name__, writer.value(function.__globals__)]
+    return [_resumed_to_data(codes, function.__code__), function.__name__,
+            writer.value(function.__globals__)]
 
 
-def _places_to_data(places: Mapping[str, tuple[Place, ...]], root: types.CodeType) -> Data:
-    for frames in places.values():
-        if any(place.code is not root for place in frames):
-            raise NotStorable("tracebacks of it show inlined functions")
-    return [[line, [[p.offset, p.line, p.last_line] for p in frames]]
+def _resumed_to_data(codes: Codes, code: types.CodeType) -> Data:
+    """A code: of a continuation, where it begins, and in which code; else where it is."""
+    place = place_of(code)
+    return [codes.reference(code)] if place is None else [codes.reference(place[0]), *place[1]]
+
+
+def _places_to_data(places: Mapping[str, tuple[Place, ...]], root: types.CodeType, codes: Codes
+                    ) -> Data:
+    return [[line, [_place_to_data(place, root, codes) for place in frames]]
             for line, frames in places.items()]
+
+
+def _place_to_data(place: Place, root: types.CodeType | None, codes: Codes) -> Data:
+    reference = None if place.code is root else codes.reference(place.code)
+    return [place.offset, place.line, place.last_line, reference]
 
 
 def _cover(writer: Writer, interpreted: Mapping[int, tuple[types.CodeType, str]],
@@ -164,7 +195,7 @@ class Loading:
         self.data = data
         self.compiler = compiler
         self.state = state
-        self.root = original_position(state.code, 0)[0]
+        self.root = original_code(state.code)
         programs = [Program(identity, None if name is None else (name[0], name[1]))
                     for identity, name in data["programs"]]
         self.reader = Reader(programs, BackwardsOnDisk)
@@ -173,7 +204,11 @@ class Loading:
             "code": lambda _: state.code,
             "policy": lambda _: compiler.policy(state.code),
             "compiler": lambda item: getattr(compiler, item[1]),
-            "continuation": self._continuation,
+            "continuation": lambda item: self.compiler.compiled(self._continuation(item)),
+            "eager continuation": self._eager_continuation,
+            "stand-in": self._stand_in,
+            "place": lambda item: self._place(item[1]),
+            "resumed code": lambda item: self._resumed(item[1]),
             "signature": self._signature,
         }
         self._signatures: dict[tuple[int, bool], inspect.Signature] = {}
@@ -195,6 +230,7 @@ class Loading:
         if tree.check(*state[1:]) is None:
             raise DoesNotFit("a guard does not hold")
         self._compare_libraries()
+        self._compare_orders()
         self.reader.check_all()
         return tree
 
@@ -205,6 +241,12 @@ class Loading:
                     module, qualname, line, size]:
                 raise DoesNotFit(f"another {module}.{qualname}")
 
+    def _compare_orders(self) -> None:
+        for data in self.data["orders"]:
+            kind, keys, order = self.reader.value(data)
+            if tuple(kind(keys)) != order:
+                raise DoesNotFit("sets have another order")
+
     def _replacement(self) -> Callable[[list[Any]], Any]:
         data, reader = self.data, self.reader
         reader.compile_all(data["graph"])
@@ -213,9 +255,7 @@ class Loading:
             call, boxed, restores = data["graph"]
             graph = GraphCall(reader.value(call), boxed=boxed, restores=restores)
         constants = {name: reader.value(value) for name, value in data["constants"]}
-        code, namespace = self.state.code, self.state.globals
-        places = {line: tuple(Place(code, namespace, *numbers) for numbers in frames)
-                  for line, frames in data["places"]}
+        places = {line: tuple(map(self._place, frames)) for line, frames in data["places"]}
         parts = ReplacementParts(data["text"], constants, places, data["region"])
         function = replacement_function(parts, graph, self.root, self.state.globals)
         Variant.attach_texts(function, data["guards"])
@@ -229,14 +269,46 @@ class Loading:
                 types.MethodType(function, self) if is_bound else function)
         return self._signatures[key]
 
-    def _continuation(self, data: Data) -> Any:
-        _, offset, stack, present, cells, suspended, iterated, name, namespace = data
-        is_root = self.root is self.state.code
-        root = self.compiler.own_code(self.root) if is_root else self.root
-        code = continuation_at(root, (
+    def _place(self, data: Data) -> Place:
+        *numbers, reference = data
+        if reference is None:
+            return Place(self.state.code, self.state.globals, *numbers)
+        return Place(*self._code_and_globals(reference), *numbers)
+
+    def _code_and_globals(self, reference: Data) -> tuple[types.CodeType, dict[str, Any]]:
+        return code_at(self.reader, reference, self.root, self.state.globals)
+
+    def _code(self, reference: Data) -> types.CodeType:
+        return self._code_and_globals(reference)[0]
+
+    def _stand_in(self, data: Data) -> types.FunctionType:
+        _, name, resumed, line, rest = data
+        make = operation_at if name == operation_at.__name__ else passing_on
+        return make(self._resumed(resumed), line, *self.reader.values(rest))
+
+    def _eager_continuation(self, data: Data) -> types.FunctionType:
+        function = self._continuation(data)
+        function.__code__ = own_copy(function.__code__)
+        _frame.skip(function.__code__)
+        return function
+
+    def _continuation(self, data: Data) -> types.FunctionType:
+        _, resumed, name, namespace = data
+        code = self._resumed(resumed)
+        closure = tuple(types.CellType() for _ in code.co_freevars)
+        return types.FunctionType(code, self.reader.value(namespace), name, None, closure or None)
+
+    def _resumed(self, data: Data) -> types.CodeType:
+        """The code of a continuation."""
+        reference, *place = data
+        code = self._code(reference)
+        if not place:
+            return code
+        offset, stack, present, cells, suspended, iterated = place
+        if code is not self.root or code is self.state.code:
+            code = self.compiler.own_code(code)
+        return continuation_at(code, (
             offset, stack, tuple(present), tuple(cells), suspended, iterated))
-        function = types.FunctionType(code, self.reader.value(namespace), name)
-        return self.compiler.compiled(function)
 
 
 def require_readable(data: Data, compiler: Compiler, state: FrameState) -> None:

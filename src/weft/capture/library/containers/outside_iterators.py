@@ -33,6 +33,7 @@ from weft.capture.library.containers.lazy_iterators import (
     MapIterator,
     ZipIterator,
 )
+from weft.storable import storable
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
@@ -54,6 +55,7 @@ _ORDERED: Final[type] = type(iter(OrderedDict()))
 
 
 @cache
+@storable
 def _ahead(n: int) -> Callable[[Iterator[Any]], object]:
     """A function that returns the item after the next `n`, from a copy of the iterator."""
 

@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
 
 
+_ORDERED: Final = frozenset({str, bytes, int, bool, float, type(None)})
+"""Types of keys whose order in a set another process can look up."""
+
+
 @final
 class SetValue(ContainerMethods):
     """A set or frozenset."""
 
-    __slots__ = ("cls", "entries", "keys", "ordered_by", "original")
+    __slots__ = ("cls", "entries", "filled_by", "keys", "ordered_by", "original")
     has_parts = True
 
     def __init__(
@@ -45,6 +49,8 @@ class SetValue(ContainerMethods):
         """Places of outside sets, with the sets, from whose order that of `keys` follows."""
         if source is not None and original is not MISSING and len(original) > 1:
             self.ordered_by[source] = original
+        self.filled_by: list[Any] | dict[Any, Any] | None = None
+        """What an empty set is filled with to become `keys`, if nothing else was done to it."""
 
     @staticmethod
     def of(tx: Interpreter, items: Iterable[SymbolicValue], cls: type = set) -> SetValue:
@@ -65,6 +71,7 @@ class SetValue(ContainerMethods):
     ) -> SetValue:
         result = SetValue(cls=kind)
         result.keys = kind(keys)
+        result.filled_by = keys if isinstance(keys, list | dict) else None
         kept = set(map(id, result.keys))
         for key, item in entries:
             if id(key) in kept:
@@ -73,6 +80,7 @@ class SetValue(ContainerMethods):
 
     def _own_keys(self) -> set[Any]:
         """`keys`, to be changed."""
+        self.filled_by = None
         if self.keys is self.original:
             self.keys = self.keys.copy()
         keys: set[Any] = self.keys
@@ -128,9 +136,16 @@ class SetValue(ContainerMethods):
         self._guard_order(tx)
         if not self._has_real_order():
             return list(self.entries.values())
-        tx.guards.bind_to_process("it uses the order of a set")
+        self._rely_on_order(tx)
         known = {id(key): item for key, item in self.entries.items()}  # asks no key's `__eq__`
         return [known[id(key)] for key in self.keys]
+
+    def _rely_on_order(self, tx: Interpreter) -> None:
+        """Note that the capture uses the order, which differs between processes."""
+        if self.filled_by is None or not all(type(key) in _ORDERED for key in self.filled_by):
+            tx.guards.bind_to_process("it uses the order of a set")
+        elif len(self.keys) > 1:
+            tx.guards.orders.append((self.cls, self.filled_by, tuple(self.keys)))
 
     def _guard_order(self, tx: Interpreter) -> None:
         for source, original in self.ordered_by.items():
@@ -144,7 +159,7 @@ class SetValue(ContainerMethods):
         """What an empty set is to be filled with, to have the order of this one, if there is a
         way."""
         self._guard_order(emit.tx)
-        emit.tx.guards.bind_to_process("it uses the order of a set")
+        self._rely_on_order(emit.tx)
         chosen = self._way() if self._has_real_order() else None
         if chosen is None and self._has_real_order() and self._is_constant_copy():
             return emit.constant(frozenset(self.keys))
@@ -163,7 +178,7 @@ class SetValue(ContainerMethods):
 
     def keeps_order(self, tx: Interpreter) -> bool:
         """Whether the real set will have the order in which capture iterates over it."""
-        tx.guards.bind_to_process("it uses the order of a set")
+        self._rely_on_order(tx)
         if self.source is not None:
             return self.original is not MISSING and not tx.effects.changed(self)
         return self._has_real_order() and self._way() is not None
@@ -252,7 +267,9 @@ class SetValue(ContainerMethods):
 
     def m_add(self, tx: Interpreter, item: SymbolicValue, /) -> SymbolicValue:
         key = self._key(tx, item)
+        before = self.filled_by
         self._own_keys().add(key)
+        self.filled_by = [*before, key] if isinstance(before, list) else None
         self.entries.setdefault(key, item)
         return self._changed(tx)
 
@@ -279,7 +296,7 @@ class SetValue(ContainerMethods):
         return item
 
     def m_clear(self, tx: Interpreter) -> SymbolicValue:
-        self.keys, self.entries = set(), {}
+        self.keys, self.entries, self.filled_by = set(), {}, []
         return self._changed(tx)
 
     def m_update(self, tx: Interpreter, *others: SymbolicValue) -> SymbolicValue:
@@ -294,7 +311,7 @@ class SetValue(ContainerMethods):
     def m___init__(self, tx: Interpreter, items: SymbolicValue | None = None, /) -> SymbolicValue:
         if self.cls is not set:
             raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}.__init__")
-        self.keys, self.entries = set(), {}
+        self.keys, self.entries, self.filled_by = set(), {}, []
         return NONE if items is None else self.m_update(tx, items)
 
     def m_copy(self, tx: Interpreter) -> SymbolicValue:

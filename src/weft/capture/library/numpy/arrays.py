@@ -38,6 +38,7 @@ from weft.capture.library.tensors.tensor import (
     tensor_method,
 )
 from weft.shapes.symnode import is_hinted
+from weft.storable import storable
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
@@ -459,6 +460,7 @@ def _wrap_dtype(tx: Interpreter, obj: object, source: Source | None) -> Symbolic
     return ConstantValue(obj)
 
 
+@storable
 @wraps(numpy.generic, subclasses=True)
 def _wrap_scalar(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:
     """A NumPy scalar is a constant."""

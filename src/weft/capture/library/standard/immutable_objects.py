@@ -27,6 +27,7 @@ from weft.capture.core.registry import wraps, wraps_named
 from weft.capture.core.source import Source
 from weft.capture.library.classes.classes import constructor, constructor_named
 from weft.capture.library.functions.functions import FunctionValue, rule
+from weft.storable import storable
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Interpreter
@@ -74,6 +75,7 @@ def _make(tx: Interpreter, cls: type, /, *args: SymbolicValue, **kwargs: Symboli
     return obj
 
 
+@storable
 @wraps(*_BY_VALUE)
 @wraps_named(*_PLACEMENTS)
 def _wrap_by_value(tx: Interpreter, obj: object, source: Source | None) -> SymbolicValue:

@@ -49,6 +49,7 @@ from weft.capture.library.functions.functions import (
 from weft.capture.library.numbers.identities import RunTimeNumber
 from weft.capture.library.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.library.standard.twin_polyfills import twin
+from weft.storable import storable
 
 if TYPE_CHECKING:
     from weft.capture.core.protocols import Emitter, Interpreter
@@ -88,6 +89,7 @@ class CachedFunctionValue(OutsideObject):
             self.results[key] = (answer(tx, args, kwargs), args)
         return self.results[key][0]
 
+    @storable
     def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """What the real function returns; later calls ask it again, since the program may clear
         the cache."""
