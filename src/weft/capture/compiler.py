@@ -241,7 +241,7 @@ class FrameCompiler:
         stored = store.stored_entry(self, state, outermost=outermost)
         if stored is not None and not config.verify_entries:
             return stored
-        with store.shared(self, state, outermost=outermost) as entry:
+        with store.OneRankCompiles(self, state, outermost=outermost) as entry:
             if entry is None:
                 entry = self._compile_or_skip(state, outermost=outermost)
         if stored is not None and (entry is None or store.differs(stored, entry)):

@@ -6,7 +6,7 @@ puts the entry there; another one waits for it, and loads it if its guards hold.
 batch has another size, say), it goes on with the next slot, knowing the sizes that the other one
 has seen: so a size that differs between ranks is symbolic in that next variant, which all share::
 
-    with shared(compiler, state, outermost=True) as entry:
+    with OneRankCompiles(compiler, state, outermost=True) as entry:
         if entry is None:
             entry = ...compile, and keep() it...
 
@@ -20,8 +20,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -29,6 +27,7 @@ import torch.distributed as dist
 
 from weft._torch import default_group_store
 from weft.capture.core.source import FrameState
+from weft.capture.sharing import is_alone
 from weft.capture.stored.lookup import MOST_VARIANTS, disk, keys
 from weft.capture.stored.records import Compiler, Loading
 from weft.compiling import is_forked
@@ -132,7 +131,7 @@ class Ranks:
 
     def __init__(self, store: GroupStore) -> None:
         self.store = store
-        self.is_used = True
+        self.is_used = _can_count(store)
         self._next: dict[str, int] = {}
         self._alone: set[str] = set()
         """Codes whose entries cannot be stored."""
@@ -196,6 +195,14 @@ class Ranks:
         self._give_up(f"ranks cannot agree who compiles: {type(error).__name__}: {error}")
 
 
+def _can_count(store: GroupStore) -> bool:
+    """Whether it is a store: that of PyTorch's fake group is none."""
+    try:
+        return store.add("weft/ranks", 1) > 0
+    except RuntimeError:
+        return False
+
+
 def _late(is_dead: bool) -> str:
     return f"has shown no life for {DEAD:.0f} s" if is_dead else (
         f"has not ended in {LONGEST:.0f} s")
@@ -224,22 +231,26 @@ _claims: list[Claim | None] = []
 """Of the compilations that run, the outermost first."""
 
 
-@contextmanager
-def shared(compiler: SharingCompiler, state: FrameState, *, outermost: bool) -> Iterator[Any]:
+@final
+class OneRankCompiles:
     """The entry that another rank has compiled; None: this one compiles, and the block is its
     compilation."""
-    entry, claim = None, None
-    ranks = _present()
-    if ranks is not None:
-        answer = _answer(ranks, compiler, state, outermost)
-        entry, claim = (None, answer) if isinstance(answer, Claim) else (answer, None)
-    _claims.append(claim)
-    try:
-        yield entry
-    finally:
+
+    def __init__(self, compiler: SharingCompiler, state: FrameState, *, outermost: bool) -> None:
+        self._frame = compiler, state, outermost
+        self._ranks = _present()
+        self._claim: Claim | None = None
+
+    def __enter__(self) -> Any:
+        answer = None if self._ranks is None else _answer(self._ranks, *self._frame)
+        self._claim = answer if isinstance(answer, Claim) else None
+        _claims.append(self._claim)
+        return None if self._claim is not None else answer
+
+    def __exit__(self, *_: object) -> None:
         _claims.pop()
-        if claim is not None and ranks is not None:
-            _settle(ranks, claim)
+        if self._claim is not None and self._ranks is not None:
+            _settle(self._ranks, self._claim)
 
 
 def offer(key: str, content: bytes) -> None:
@@ -250,7 +261,7 @@ def offer(key: str, content: bytes) -> None:
 
 def _present() -> Ranks | None:
     """The ranks of this process's group, if they settle together who compiles."""
-    if not config.compile_on_rank or config.verify_entries or is_forked() or not (
+    if not config.compile_on_rank or config.verify_entries or is_alone() or is_forked() or not (
             dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return None
     store = default_group_store()
