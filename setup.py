@@ -50,5 +50,6 @@ setup(
         extension("weft._calls", "csrc/tensor_calls.c"),
         extension("weft._held", "csrc/held_tensors.c"),
         extension("weft._mincut", "csrc/min_cut.c"),
+        extension("weft._watched", "csrc/watched_storages.c"),
     ]
 )

@@ -38,6 +38,9 @@ from torch import _compile as compile_markers
 # aot: writes to inputs, all in one call.
 from torch import _foreach_copy_ as foreach_copy_
 
+# runtime.watched_storages: shows where a storage has its hook for writes.
+from torch import _lazy_clone as lazy_clone
+
 # capture: packed sequences, whose lengths are data.
 from torch import _pack_padded_sequence as pack_padded_sequence
 from torch import _pad_packed_sequence as pad_packed_sequence

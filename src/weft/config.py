@@ -139,6 +139,13 @@ class Config:
         False, "Choose the library of each matrix product on CPUs by measuring at its own sizes "
         "(kept on disk). Off: one measurement decides for the machine.",
         group="codegen", cache_key=True)
+    kept_forms_mb: int = _knob(
+        256, "Memory (MiB, of the process) for forms of parameters that graphs without gradients "
+        "keep between calls: packed for the CPU's library. A write makes a form again. 0: none.",
+        group="codegen")
+    freezing: bool = _knob(
+        False, "Keep all forms of parameters, whatever memory they take. Unlike torch.compile's "
+        "freezing, it sees later writes to parameters.", group="codegen")
     cudagraphs: bool = _knob(
         False, "Replay GPU work as CUDA graphs where that is safe.",
         group="codegen", cache_key=True)

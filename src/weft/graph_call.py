@@ -26,6 +26,9 @@ class GraphCall:
     """If it raises, the graph's inputs hold what they held before."""
     in_stages: bool = False
     """It gives an iterator of (number, output) pairs for each of `GraphFacts.stages`."""
+    weights: tuple[tuple[int, int | None], ...] = ()
+    """Inputs that it only multiplies rows with, by oneDNN, and how many rows, if that is known: a
+    packed weight will do as well."""
     source: str = ""
     """The code of `call`, if that is generated."""
 

@@ -73,7 +73,6 @@ _NOTES: Final[Mapping[str, str]] = MappingProxyType({
     "deterministic": "weft's kernels give the same bits in each run; torch.use_deterministic_"
                      "algorithms chooses the operators that ATen runs",
     "epilogue_fusion": "weft fuses what follows a product where it wins",
-    "freezing": "parameters stay inputs, so that they may change",
     "joint_custom": "the pass does not run: weft.register_pass adds passes to weft",
     "nan_asserts": "WEFT_CHECK_NUMERICS=1 compares each graph with eager",
     "post_grad_custom": "the pass does not run: weft.register_pass adds passes to weft",

@@ -18,14 +18,15 @@ import torch
 from torch.fx import GraphModule
 
 from weft.codegen import targets
+from weft.codegen.calls.call_sequence import CallSequence
 from weft.codegen.calls.emit import write_calls
-from weft.codegen.calls.memory import plan_memory
+from weft.codegen.calls.memory import plan_memory, step_reads
 from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.kernels import build_kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.scheduling.groups import Group, device_of
 from weft.codegen.scheduling.schedule import Schedule, make_schedule
-from weft.codegen.values import ExternCall
+from weft.codegen.values import Buffer, ExternCall, Value
 from weft.diagnostics import events
 from weft.diagnostics.regions import kernel_region, name_kernels
 from weft.errors import SourceLine
@@ -53,13 +54,15 @@ class Artifact:
     decisions: list[str] = field(default_factory=list)
     extern_ops: list[str] = field(default_factory=list)
     in_stages: bool = False
+    weights: tuple[tuple[int, int | None], ...] = ()
 
     def __call__(self, args: list[Any]) -> list[object]:
         return self.call(args)
 
     def graph_call(self) -> GraphCall:
         """What runs the graph."""
-        return GraphCall(self.call, boxed=True, in_stages=self.in_stages, source=self.source)
+        return GraphCall(self.call, boxed=True, in_stages=self.in_stages, source=self.source,
+                         weights=self.weights)
 
 
 def compile_graph(graph: GraphModule) -> Artifact:
@@ -83,8 +86,25 @@ def compile_graph(graph: GraphModule) -> Artifact:
     _report(lowered, schedule, kernels, sequence.text())
     return Artifact(
         call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops,
-        in_stages=bool(lowered.stages),
+        in_stages=bool(lowered.stages), weights=_weights(sequence, lowered, schedule),
     )
+
+
+def _weights(
+    sequence: CallSequence, lowered: GraphLowering, schedule: Schedule
+) -> tuple[tuple[int, int | None], ...]:
+    """The inputs that are read as weights of products alone."""
+    returned = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
+    weights: list[tuple[int, int | None]] = []
+    for position, item in enumerate(lowered.inputs):
+        uses = sequence.weights.get(item.name) if isinstance(item, Buffer) else None
+        if uses is None or not isinstance(item, Buffer) or item.name in returned:
+            continue
+        products = [call for call, _ in uses]
+        readers = [step for step in schedule.steps if item.name in step_reads(step)]
+        if all(any(step is call for call in products) for step in readers):
+            weights.append((position, uses[0][1]))
+    return tuple(weights)
 
 
 def _likely_sizes(graph: GraphModule, facts: Facts | None) -> dict[str, int]:

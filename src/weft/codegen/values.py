@@ -134,6 +134,8 @@ class Buffer:
     strides: Shape
     device: torch.device
     definition: Definition | None = None
+    is_state: bool = False
+    """An input that may be passed in a form that is kept between calls."""
 
     @property
     def scalar(self) -> DType:

@@ -22,6 +22,8 @@ from weft.runtime.disk_cache import DiskCache
 
 SHAPE: Final = (256, 512, 512)
 """Rows, inner size and columns of the trial that stands for all: about a millisecond."""
+PACKED_SHAPES: Final = ((4, 1024, 1024), (16, 1024, 1024), (64, 512, 512), SHAPE)
+PACKED_MARGIN: Final = 1.1
 TRIALS: Final = 5
 MARGIN: Final = 1.2
 """oneDNN must be this much faster: its calls cost a little more."""
@@ -60,15 +62,38 @@ def onednn_is_faster(shape: tuple[int, int, int] = SHAPE) -> bool:
     linear = onednn_linear()
     if linear is None:
         return False
+    known_for: tuple[object, ...] = () if shape == SHAPE else (shape,)
+    return _known(known_for, lambda: _advantage(linear, shape)) > MARGIN
+
+
+@cache
+def packed_is_faster(rows: int) -> bool:
+    """The same for weights that oneDNN has packed before; one measurement is for about as many
+    rows."""
+    linear = onednn_linear()
+    if linear is None:
+        return False
+    sample = next((s for s in PACKED_SHAPES if rows <= 2 * s[0]), PACKED_SHAPES[-1])
+    return _known(("packed", sample), lambda: _advantage(linear, sample, pack_weight)
+                  ) > PACKED_MARGIN
+
+
+def pack_weight(weight: torch.Tensor, rows: int | None) -> torch.Tensor:
+    """The weight of a linear layer in oneDNN's own layout for so many rows."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight, rows)
+    return packed
+
+
+def _known(question: tuple[object, ...], measure: Callable[[], float]) -> float:
+    """A number that was measured on this machine before, or is now."""
     machine = (torch.__version__, sorted(machine_features()))
-    known_for = machine if shape == SHAPE else (*machine, shape)
-    key = hashlib.sha256(repr(known_for).encode()).hexdigest()
+    key = hashlib.sha256(repr((*machine, *question) if question else machine).encode()).hexdigest()
     disk = DiskCache("machine", _is_number)
     known = disk.get(key)
     if known is None:
-        known = repr(_advantage(linear, shape)).encode()
+        known = repr(measure()).encode()
         disk.put(key, known)
-    return float(known) > MARGIN
+    return float(known)
 
 
 def _is_number(content: bytes) -> bool:
@@ -78,13 +103,17 @@ def _is_number(content: bytes) -> bool:
         return False
 
 
-def _advantage(linear: Callable[..., torch.Tensor], shape: tuple[int, int, int]) -> float:
-    """The time of MKL divided by the time of oneDNN."""
+def _advantage(
+    linear: Callable[..., torch.Tensor], shape: tuple[int, int, int],
+    prepare: Callable[[torch.Tensor, int], torch.Tensor] = lambda weight, rows: weight,
+) -> float:
+    """The time of MKL divided by the time of oneDNN, with the weight prepared before."""
     rows, inner, columns = shape
     with torch.inference_mode(), torch.device("cpu"):
         x, w = torch.ones(rows, inner), torch.ones(columns, inner)
         slow = _fastest(lambda: torch.mm(x, w.t()))
-        return slow / _fastest(lambda: linear(x, w, None, "none", [], ""))
+        prepared = prepare(w, rows)
+        return slow / _fastest(lambda: linear(x, prepared, None, "none", [], ""))
 
 
 def _fastest(call: Callable[[], object]) -> float:

@@ -87,6 +87,8 @@ class CapturedFacts:
     """An input's sizes and strides when the graph began."""
     is_known: bool = False
     """An input whose contents are guarded."""
+    is_state: bool = False
+    """An input that is a parameter or a buffer of a module."""
     is_carrier: bool = False
     """An input without values, through which the gradient of a wrapped tensor flows."""
 
@@ -110,6 +112,8 @@ class AtenFacts:
     """Nothing reads the result, but the operator may raise."""
     gets_none: bool = False
     """A function of the program gets `None` here, and was traced with a gradient."""
+    is_state: bool = False
+    """An input that is a parameter or a buffer of a module, and may be passed in a kept form."""
     dies: bool = False
     """An input of a backward that may be freed after its last use."""
     alone: bool = False

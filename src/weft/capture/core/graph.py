@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, final
 
@@ -131,7 +131,8 @@ class GraphBuilder(CallRecorder):
         node.target = node.name  # two sources may have the same name
         self._last_placeholder = node
         node.meta["example_value"] = fake
-        note(node, _before_the_graph(fake))
+        is_state = isinstance(example, torch.nn.Parameter) or source.is_buffer
+        note(node, replace(_before_the_graph(fake), is_state=is_state))
         self.inputs.append(GraphInput(source, node, example))
         return node
 

@@ -104,6 +104,11 @@ class Source:
         return self.child(("call", function), ("call", id(function)), one_line(name))
 
     @property
+    def is_buffer(self) -> bool:
+        """Whether it is a value of a module's dictionary of buffers."""
+        return self.base is not None and self.base.accessor == ("dict_item", "_buffers")
+
+    @property
     def is_fixed(self) -> bool:
         """Whether the source is one particular object, the same in every call."""
         return bool(self.accessor[0] == "object")

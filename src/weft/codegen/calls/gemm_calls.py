@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from weft.codegen.calls.call_sequence import CallSequence
+from weft.codegen.calls.call_sequence import CallSequence, is_whole
 from weft.codegen.lowering.onednn import is_for_onednn, operands_of, products
 from weft.codegen.values import ExternCall, Strided
 from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm, depth_in_two, is_worth_pieces
@@ -34,7 +34,7 @@ def spell_gemm(sequence: CallSequence, call: ExternCall) -> str | None:
     left, right, bias = operands
     if left.buffer.device.type == "cuda":
         return _spell_aligned(sequence, left, right, bias)
-    return _spell_onednn(sequence, left, right, bias, call.epilogue)
+    return _spell_onednn(sequence, call, left, right, bias)
 
 
 def _spell_aligned(
@@ -65,15 +65,18 @@ def _is_aligned(matrix: Strided) -> bool:
 
 
 def _spell_onednn(
-    sequence: CallSequence, left: Strided, right: Strided, bias: Strided | None,
-    epilogue: tuple[str, str] | None,
+    sequence: CallSequence, call: ExternCall, left: Strided, right: Strided, bias: Strided | None
 ) -> str | None:
     if not is_for_onednn(left, right):
         return None
     sizes = (*left.shape, right.shape[1])
     known = all(isinstance(n, int) for n in sizes)  # and so large: others may be zero
     name = sequence.name("linear", onednn_linear() if known else linear_or_empty)
-    activation, algorithm = epilogue or ("none", "")
+    activation, algorithm = call.epilogue or ("none", "")
     weight = Strided(right.buffer, right.shape[::-1], right.strides[::-1], right.offset)
+    if known and right.buffer.is_state and is_whole(weight):
+        rows = left.shape[0]
+        sequence.weights.setdefault(weight.buffer.name, []).append(
+            (call, rows if isinstance(rows, int) else None))
     texts = [sequence.tensor(v) if v is not None else "None" for v in (left, weight, bias)]
     return f"{name}({', '.join(texts)}, {activation!r}, [], {algorithm!r})"

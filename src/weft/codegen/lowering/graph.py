@@ -149,6 +149,7 @@ class GraphLowering:
         buffer = self._input_buffer(value)
         self.inputs.append(buffer)
         facts = aten_facts(node)
+        buffer.is_state = facts.is_state
         if not facts.dies:
             self.held.add(buffer.name)
         stored = self._in_memory(buffer)

@@ -15,13 +15,15 @@ import torch
 
 from weft.codegen.values import ExternCall, Strided, Value
 from weft.config import config
-from weft.runtime.gemm_speed import SHAPE, onednn_is_faster
+from weft.runtime.gemm_speed import SHAPE, onednn_is_faster, packed_is_faster
 from weft.shapes.algebra.views import Shape
 
 aten = torch.ops.aten
 
 MIN_ROWS: Final = 16
 """Fewer rows are bound by memory: the default library is as fast."""
+MIN_PACKED_ROWS: Final = 2
+"""Of a product with a weight that is packed once."""
 MIN_PRODUCTS: Final = 1 << 21
 """Multiplications below which oneDNN's dearer call does not pay."""
 ASSUMED_SIZE: Final = 256
@@ -50,7 +52,19 @@ def is_for_onednn(left: Strided, right: Strided) -> bool:
         return False
     if not (_is_contiguous(left) and any(s == 1 for s in right.strides)):
         return False
+    if right.buffer.is_state and is_packable(right):
+        rows = left.shape[0] if isinstance(left.shape[0], int) else ASSUMED_SIZE
+        return rows >= MIN_PACKED_ROWS and products(left.shape, right.shape) >= MIN_PRODUCTS and (
+            packed_is_faster(rows))
     return _worth_while(left.shape, right.shape) and onednn_is_faster(_trial(left, right))
+
+
+def is_packable(right: Strided) -> bool:
+    """Whether the right matrix is the transpose of a whole weight of known sizes."""
+    columns, rows = right.buffer.shape[0], right.buffer.shape[-1]
+    return right.offset == 0 and right.shape == (rows, columns) and (
+        right.strides == (1, rows) and right.buffer.strides == (rows, 1)
+        and isinstance(columns, int) and isinstance(rows, int))
 
 
 def _trial(left: Strided, right: Strided) -> tuple[int, int, int]:

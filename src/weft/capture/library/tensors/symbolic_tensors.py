@@ -50,13 +50,8 @@ def _ranges(
     tx: Interpreter, tensor: torch.Tensor, source: Source
 ) -> Mapping[int, DimensionRange]:
     marks = {**tx.policy.declared.marks(tensor), **dynamic_marks(tensor)}
-    fixed = isinstance(tensor, torch.nn.Parameter) or _is_buffer(source)
+    fixed = isinstance(tensor, torch.nn.Parameter) or source.is_buffer
     return tx.policy.dimensions(source.name, tuple(tensor.shape), marks, parameter=fixed)
-
-
-def _is_buffer(source: Source) -> bool:
-    owner = source.base
-    return owner is not None and owner.accessor == ("dict_item", "_buffers")
 
 
 def _sizes(
