@@ -110,17 +110,23 @@ def _bert(batch: int) -> tuple[nn.Module, Inputs]:
     return Plain(transformers.BertModel(config), "input_ids", "last_hidden_state"), _tokens(batch)
 
 
+def _causal(model: nn.Module, batch: int) -> tuple[nn.Module, Inputs]:
+    """With a mask: without one, transformers looks for packed sequences, which exporters refuse."""
+    mask = torch.ones(batch, TOKENS, dtype=torch.int64)
+    return Plain(model, "input_ids", "logits", attention_mask=mask), _tokens(batch)
+
+
 def _llama(batch: int) -> tuple[nn.Module, Inputs]:
     config = transformers.LlamaConfig(
         hidden_size=256, intermediate_size=704, num_hidden_layers=8, num_attention_heads=8,
         num_key_value_heads=4, vocab_size=VOCABULARY, use_cache=False)
-    return Plain(transformers.LlamaForCausalLM(config), "input_ids", "logits"), _tokens(batch)
+    return _causal(transformers.LlamaForCausalLM(config), batch)
 
 
 def _gpt2(batch: int) -> tuple[nn.Module, Inputs]:
     config = transformers.GPT2Config(
         n_embd=256, n_layer=6, n_head=8, vocab_size=VOCABULARY, use_cache=False)
-    return Plain(transformers.GPT2LMHeadModel(config), "input_ids", "logits"), _tokens(batch)
+    return _causal(transformers.GPT2LMHeadModel(config), batch)
 
 
 def _t5(batch: int) -> tuple[nn.Module, Inputs]:

@@ -57,7 +57,7 @@ class Convolution:
         if kind == "channels last":
             return torch.randn(batch, *sizes, channels).movedim(-1, 1)
         if kind == "permuted":
-            return torch.randn(*sizes, batch, channels).movedim((-2, -1), (0, 1))
+            return torch.randn(*sizes, max(batch, 2), channels).movedim((-2, -1), (0, 1))
         return torch.randn(batch, channels, *sizes)
 
 

@@ -32,7 +32,7 @@ from weft.codegen.lowering.registry import (
 )
 from weft.codegen.values import ExternCall, Strided, Value
 from weft.runtime.gemm_speed import onednn_linear
-from weft.runtime.image_speed import MIN_PRODUCTS, is_mostly_weight, product_is_faster
+from weft.runtime.image_speed import MIN_PRODUCTS, is_mostly_weight
 from weft.shapes.algebra.layout import channels_last, row_major
 from weft.shapes.algebra.views import Shape
 from weft.shapes.symnode import hint
@@ -99,7 +99,7 @@ def convolution(
         return depthwise(cx, x, weight, bias, stride, padding, dilation)
     if transposed or not _is_suitable(cx, x, weight, bias):
         raise NotLowered
-    if _is_product(weight, stride, padding, groups) and product_is_faster(x.device, x.dtype):
+    if _is_product(weight, stride, padding, groups) and onednn_linear() is not None:
         return _as_product(cx, channels_last_copy(cx, x), weight, bias)
     images = _count(x.shape) + _count(cx.shape)
     if is_mostly_weight(weight.shape, images) and not in_channels_last(weight):

@@ -196,10 +196,31 @@ def batch_norm_inference(
         return (u - m) * rsqrt(v + e)
 
     assert operands[2] is not None and operands[3] is not None
+    if cx.device.type == "cpu":
+        return [_by_tables(cx, x, operands, eps, wide), *_inference_statistics(cx, mean, var, eps)]
     scaled = cx.pointwise(body, x, operands[2], operands[3], eps, dtype=wide, shape=x.shape, cost=4)
     affine = _affine(cx, scaled, operands[0], operands[1], wide)
     result = cx.pointwise(unchanged, affine, compute=wide, cost=0)
     return [result, *_inference_statistics(cx, mean, var, eps)]
+
+
+def _by_tables(
+    cx: LoweringContext, x: Value, operands: Sequence[Value | None], eps: float, wide: torch.dtype
+) -> Value:
+    """x * factor + term, each a number a channel, as in ATen: what they are made of would be loaded
+    for each element, or lanes be pixels to share it, whose channels lie apart."""
+    weight, bias, mean, var = operands
+    assert mean is not None and var is not None
+    factor = _inverse_deviation(cx, var, eps, wide)
+    if weight is not None:
+        factor = cx.pointwise(lambda r, w: r * w, factor, weight, dtype=wide, shape=var.shape)
+    factor.realize()
+    term = cx.pointwise(lambda m, f: -(m * f), mean, factor, dtype=wide, shape=var.shape)
+    if bias is not None:
+        term = cx.pointwise(lambda m, f, b: b - m * f, mean, factor, bias,
+                            dtype=wide, shape=var.shape)
+    term.realize()
+    return cx.pointwise(lambda u, f, t: u * f + t, x, factor, term, compute=wide, cost=2)
 
 
 def _inference_statistics(cx: LoweringContext, mean: Value, var: Value, eps: float) -> list[Value]:
