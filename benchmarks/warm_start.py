@@ -153,24 +153,36 @@ class Row:
                 counts if self.compiler == "weft" else "", f"{self.result['error']:.0e}"]
 
 
-def rows_of(model: str, options: argparse.Namespace, tell: Console) -> list[Row]:
-    """Every compiler's first calls of one model; what fails is told and left out."""
-    rows = []
-    for compiler in options.compilers.split(","):
-        with tempfile.TemporaryDirectory(prefix="weft-warm-") as name:
-            place = Place(ROOT, Path(name) / "user")
-            place.home.mkdir()
-            for situation in SITUATIONS if compiler != "eager" else ("cold",):
-                tell.print(f"{model}: {compiler}, {situation}")
-                if situation == "elsewhere":
-                    place = place.moved(Path(name))
-                try:
-                    result = in_process(place, [compiler, model, options.device], options.timeout)
-                except WorkerFailed as error:
-                    tell.print(f"  failed: {error}")
-                    break
-                rows.append(Row(model, compiler, situation, result))
+def rows_of(model: str, compiler: str, options: argparse.Namespace, tell: Console) -> list[Row]:
+    """A compiler's first calls of one model; what fails is told and left out."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="weft-warm-") as name:
+        place = Place(ROOT, Path(name) / "user")
+        place.home.mkdir()
+        for situation in SITUATIONS if compiler != "eager" else ("cold",):
+            if situation == "elsewhere":
+                place = place.moved(Path(name))
+            try:
+                result = in_process(place, [compiler, model, options.device], options.timeout)
+            except WorkerFailed as error:
+                tell.print(f"{model}: {compiler}, {situation} failed: {error}")
+                break
+            rows.append(Row(model, compiler, situation, result))
+            tell.print(*rows[-1].cells())
     return rows
+
+
+def all_rows(options: argparse.Namespace, tell: Console) -> list[Row]:
+    """Those of all models, compiler by compiler; none is begun after the budget."""
+    rows, end = [], perf_counter() + options.budget
+    for compiler in options.compilers.split(","):
+        for model in options.models.split(","):
+            if perf_counter() < end:
+                rows += rows_of(model, compiler, options, tell)
+            else:
+                tell.print(f"{model}: {compiler} left out")
+    order = options.models.split(",")
+    return sorted(rows, key=lambda row: order.index(row.model))
 
 
 def table(rows: list[Row]) -> Table:
@@ -208,16 +220,17 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=MODELS)
-    parser.add_argument("--compilers", default="eager,torch,weft")
+    parser.add_argument("--compilers", default="eager,weft,torch")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one process")
+    parser.add_argument("--budget", type=float, default=3600.0, help="seconds for everything")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         print(json.dumps(measure(*options.worker)))
         return 0
     tell = Console(stderr=True, highlight=False, markup=False)
-    rows = [row for model in options.models.split(",") for row in rows_of(model, options, tell)]
+    rows = all_rows(options, tell)
     console = Console(width=150, highlight=False, markup=False)
     console.print(table(rows))
     for line in ["", *summary(rows), *reasons(rows)]:
