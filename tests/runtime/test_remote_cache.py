@@ -195,3 +195,25 @@ def test_an_address_is_tried_again_after_a_while(
     monkeypatch.setattr(remote_cache.Remote, "_read", read)
     time.sleep(0.1)
     assert second.get("a") == (b"content", 0)
+
+
+def test_an_address_that_can_only_be_read_is_read(
+        first: Machine, second: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    first.put(["a"], b"content")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(remote_cache.Remote, "_put", refuse)
+    second.put(["b"], b"other")
+    assert second.get("a") == (b"content", 1)
+    assert second.get("b") == (b"other", 0)
+
+
+def test_passwords_in_addresses_are_not_shown(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(folders, "_problems", notes)
+    remote = remote_cache.Remote("ftp://user:secret@nowhere/x")
+    remote._fail(remote._reading, OSError("gone"))
+    assert "ftp://…@nowhere/x" in notes[0] and "secret" not in notes[0]

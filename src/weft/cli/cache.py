@@ -20,6 +20,7 @@ from weft.diagnostics import failures, trace_files
 from weft.quoting import one_line, printable
 from weft.runtime import cache_archive, disk_cache
 from weft.runtime.disk_cache import DiskCache
+from weft.runtime.remote_cache import shown
 from weft.runtime.sealing import SECRET, signs
 from weft.store.identity import Data
 from weft.store.packing import unpacked
@@ -45,7 +46,7 @@ def info() -> None:
     for kind, count in sorted(Counter(file.parent.parent.name for file in files).items()):
         _print(f"  {kind}: {count}")
     if config.cache_remote:
-        _print(f"  further files at {one_line(config.cache_remote)} "
+        _print(f"  further files at {one_line(shown(config.cache_remote))} "
                f"({'signed' if signs() else 'not signed'}: {SECRET})")
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -84,6 +85,22 @@ class _Threads:
 
 
 @final
+class Pause:
+    """A while after a failure in which something is not tried again."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def begin(self) -> None:
+        """It failed now."""
+        self._until = time.monotonic() + PAUSE
+
+    def lasts(self) -> bool:
+        """Whether it has failed a moment ago."""
+        return time.monotonic() < self._until
+
+
+@final
 class Remote:
     """One address, in one process."""
 
@@ -91,7 +108,8 @@ class Remote:
         self.address = address
         self._readers = _Threads(_READERS, 0)
         self._writer = _Threads(1, _MOST_WAITING)
-        self._paused_until = 0.0
+        self._reading = Pause()
+        self._writing = Pause()
         self._opening = threading.Lock()
         self._opened: tuple[Any, str] | None = None
         self._folders: set[str] = set()
@@ -115,13 +133,13 @@ class Remote:
             frame = self._frame(kind, first.refers_to)
             return None if frame is None else received(kind, first.refers_to, frame).data or None
         except NotReceived as problem:  # another process writes it, or it is of another version
-            events.record("perf", text=f"{self.address}/{kind}/{key}: {problem}")
+            events.record("perf", text=f"{shown(self.address)}/{kind}/{key}: {problem}")
         except BadSignature as problem:
-            note_problem(f"{self.address}/{kind}/{key}", problem, _NOT_TRUSTED, _SIGN)
+            note_problem(f"{shown(self.address)}/{kind}/{key}", problem, _NOT_TRUSTED, _SIGN)
         return None
 
     def _frame(self, kind: str, key: str) -> bytes | None:
-        if self._is_paused():
+        if self._reading.lasts():
             return None
         future = self._readers.submit(lambda: self._read(kind, key))
         assert future is not None
@@ -134,9 +152,9 @@ class Remote:
                     break
                 checkpoint()
             except Exception as error:  # noqa: BLE001  of any file system: the file is missing
-                self._pause(error)
+                self._fail(self._reading, error)
                 return None
-        self._pause(TimeoutError(f"no answer within {LONGEST:.0f} s"))
+        self._fail(self._reading, TimeoutError(f"no answer within {LONGEST:.0f} s"))
         return None
 
     def _read(self, kind: str, key: str) -> bytes | None:
@@ -151,19 +169,19 @@ class Remote:
 
     def send(self, kind: str, keys: Sequence[str], data: bytes) -> None:
         """Write the bytes of a file under its keys, behind the program's back."""
-        if not self._is_paused():
+        if not self._writing.lasts():
             self._writer.submit(lambda: self._write(kind, keys, data))
 
     def _write(self, kind: str, keys: Sequence[str], data: bytes) -> None:
-        if self._is_paused():
+        if self._writing.lasts():
             return
         try:
             first, *others = keys
             self._put(kind, first, signed(kind, first, data))
             for key in others:
                 self._put(kind, key, reference(kind, key, first))
-        except Exception as error:  # noqa: BLE001  of any file system
-            self._pause(error)
+        except Exception as error:  # noqa: BLE001  of any file system; some can only be read
+            self._fail(self._writing, error)
 
     def _put(self, kind: str, key: str, frame: bytes) -> None:
         """Write a file so that it appears as a whole, where the file system can do that."""
@@ -179,7 +197,7 @@ class Remote:
     def flush(self, seconds: float) -> bool:
         """Wait until everything is written; whether it is."""
         end = time.monotonic() + seconds
-        while not self._is_paused() and self._writer.n_waiting() and time.monotonic() < end:
+        while not self._writing.lasts() and self._writer.n_waiting() and time.monotonic() < end:
             time.sleep(PATIENCE / 10)
         return not self._writer.n_waiting()
 
@@ -192,13 +210,17 @@ class Remote:
                 self._opened = _open(self.address)
             return self._opened
 
-    def _is_paused(self) -> bool:
-        return time.monotonic() < self._paused_until
-
-    def _pause(self, error: Exception) -> None:
-        self._paused_until = time.monotonic() + PAUSE
+    def _fail(self, pause: Pause, error: Exception) -> None:
+        pause.begin()
         events.count("remote_cache_failures")
-        note_problem(f"the cache at {self.address} cannot be used", error, _NOT_USED, _CORRECT)
+        note_problem(f"the cache at {shown(self.address)} cannot be "
+                     f"{'read' if pause is self._reading else 'written'}", error, _NOT_USED,
+                     _CORRECT)
+
+
+def shown(address: str) -> str:
+    """The address without a user's name and password."""
+    return re.sub("//[^/@]*@", "//…@", address)
 
 
 _CORRECT: Final = "correct WEFT_CACHE_REMOTE, or leave it empty"
