@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import weft
+from tools import handwritten_forms
 from weft.aot.rewrites.replace_patterns import pattern_text
 from weft.codegen.lowering import LOWERINGS
 from weft.diagnostics import events
@@ -108,6 +109,15 @@ def test_symbolic_sizes() -> None:
             x = torch.randn(n, 4)
             torch.testing.assert_close(compiled(x), gelu(x))
     assert [e for e in seen if e.kind == "pass" and e.name == "replace_patterns"]
+
+
+def test_page_of_handwritten_forms_says_what_is_found() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "handwritten-forms.md").read_text()
+    forms = [form for group in handwritten_forms.FORMS.values() for form in group]
+    assert len(forms) == 60
+    for form in forms[::6]:
+        name = handwritten_forms.pattern_of(form)
+        assert f"| `{form.name}` | {form.models} | {name or f'no: {form.why_not}'} |" in page
 
 
 # -- of users --------------------------------------------------------------------------------------

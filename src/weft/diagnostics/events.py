@@ -18,6 +18,7 @@ symbols         code, symbols (rows: name, sources, value in this call, conditio
 bytecode        code, source
 aot             gm
 pass            name, before, after
+pattern         name, stack (a form that the program writes was replaced: `passes/patterns.py`)
 schedule        text
 kernel          name, stack, source, target, ops
 extern_call     op, stack

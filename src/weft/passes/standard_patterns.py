@@ -227,7 +227,6 @@ def _attention_pattern(
 
 
 ATTENTIONS: Final = _kinds({
-    "softmax(q @ k.T) @ v": (_plain, lambda q, k, v: _attention(q, k, v, None, 1.0)),
     "softmax(q @ k.T * s) @ v": (_scaled, lambda q, k, v, scale: _attention(q, k, v, None, scale)),
     "softmax(q @ k.T / s) @ v": (
         _divided, lambda q, k, v, scale: _attention(q, k, v, None, 1 / scale)),
@@ -235,8 +234,6 @@ ATTENTIONS: Final = _kinds({
         _queries_scaled, lambda q, k, v, scale: _attention(q, k, v, None, scale)),
     "softmax((q / s) @ k.T) @ v": (
         _queries_divided, lambda q, k, v, scale: _attention(q, k, v, None, 1 / scale)),
-    "softmax(q @ k.T + mask) @ v": (
-        _masked, lambda q, k, v, mask: _attention(q, k, v, mask, 1.0)),
     "softmax(q @ k.T * s + mask) @ v": (_scaled_and_masked, _attention),
     "softmax(q @ k.T / s + mask) @ v": (
         _divided_and_masked, lambda q, k, v, mask, scale: _attention(q, k, v, mask, 1 / scale)),
@@ -244,6 +241,9 @@ ATTENTIONS: Final = _kinds({
     "softmax((q / s) @ k.T + mask) @ v": (
         _queries_divided_and_masked,
         lambda q, k, v, mask, scale: _attention(q, k, v, mask, 1 / scale)),
+    "softmax(q @ k.T) @ v": (_plain, lambda q, k, v: _attention(q, k, v, None, 1.0)),
+    "softmax(q @ k.T + mask) @ v": (
+        _masked, lambda q, k, v, mask: _attention(q, k, v, mask, 1.0)),
 })
 
 # -- the list --------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from weft.aot.rewrites.expand import expand
 from weft.aot.rewrites.templates import Template, copy_before, record
 from weft.aot.views import Unsupported
 from weft.config import config
+from weft.diagnostics import events
 from weft.diagnostics.graph_text import graph_text
 from weft.errors import PassError
 from weft.interrupts import surface
@@ -154,6 +155,7 @@ def _replace(match: Match, pattern: Pattern, lowered: Lowered) -> bool:
                         do="mend the pattern, or refuse such calls in its condition")
     operands = [match.nodes[name] for name in _tensors(pattern)]
     root.replace_all_uses_with(copy_before(root, template, operands)[_root(template)])
+    events.record("pattern", name=pattern.name, stack=root.meta.get("stack", ()))
     return True
 
 
