@@ -21,7 +21,7 @@ ARGUMENTS = torch.randn(4, 32, 128), torch.randn(256, 128), torch.randn(256)
 
 @pytest.mark.parametrize(
     "activation",
-    [F.relu, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, torch.sigmoid, torch.tanh],
+    [F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, torch.sigmoid, torch.tanh],
 )
 def test_an_activation_after_a_linear_layer_needs_no_kernel(activation) -> None:
     def layer(x, w, b):
@@ -30,6 +30,14 @@ def test_an_activation_after_a_linear_layer_needs_no_kernel(activation) -> None:
     artifact = check(layer, *ARGUMENTS, rtol=1e-4, atol=1e-4)
     assert not artifact.kernels
     assert "_linear_pointwise" in artifact.source or "linear" in artifact.source
+
+
+@pytest.mark.parametrize(
+    "activation", [F.relu, F.relu6, F.gelu, F.silu, F.hardswish, torch.sigmoid, torch.tanh])
+def test_what_is_not_a_number_stays_that(activation) -> None:
+    x = ARGUMENTS[0].clone()
+    x[1, 2], x[2, 3] = float("nan"), float("inf")
+    check(lambda x, w: activation(F.linear(x, w)), x, ARGUMENTS[1], rtol=1e-4, atol=1e-4)
 
 
 def test_the_product_is_kept_where_something_else_reads_it() -> None:

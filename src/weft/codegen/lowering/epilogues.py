@@ -22,13 +22,13 @@ from weft.codegen.values import ExternCall, Origin, Strided, Value
 aten = torch.ops.aten
 
 EPILOGUES: Final[dict[Any, tuple[str, str]]] = {
-    aten.relu.default: ("relu", ""),
     aten.gelu.default: ("gelu", "none"),
     aten.silu.default: ("swish", ""),
     aten.sigmoid.default: ("sigmoid", ""),
     aten.tanh.default: ("tanh", ""),
 }
-"""ATen operator → oneDNN's name of it and its algorithm."""
+"""ATen operator → oneDNN's name of it and its algorithm. ReLU and hardtanh are none of them:
+oneDNN's make numbers of NaN."""
 
 VIEWS: Final = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 PRODUCTS: Final = frozenset({aten.mm.default, aten.addmm.default})
