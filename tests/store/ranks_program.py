@@ -113,6 +113,14 @@ def training() -> Calls:
     return make, [(torch.ones(3, 4),), (torch.zeros(3, 4),)]
 
 
+def elsewhere(x: torch.Tensor) -> torch.Tensor:
+    return x * 5
+
+
+def on_another_disk() -> Calls:
+    return lambda compile: compile(elsewhere), [(torch.ones(3),)]
+
+
 def hashed(x: torch.Tensor) -> torch.Tensor:
     return x + hash("of this process") % 7
 
@@ -122,11 +130,12 @@ def not_storable() -> Calls:
 
 
 SCENARIOS = (evenly, unevenly, with_other_code, by_rank, with_offsets, layers, training,
-             not_storable)
+             on_another_disk, not_storable)
 
 
 def run(scenario: Callable[[], Calls]) -> dict[str, Any]:
     weft.reset()
+    weft.config.cache_dir = f"{FOLDER}/{RANK}" if scenario is on_another_disk else FOLDER
     make, calls = scenario()
     compiled = make(lambda function: weft.compile(function, backend="aot_eager"))
     function = make(lambda function: function)

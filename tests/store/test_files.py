@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import weft
-from weft.capture.stored.lookup import packed, unpacked
+from weft.capture.stored.lookup import disk
+from weft.capture.stored.selection import entry_files
 from weft.cli import cache
 from weft.diagnostics import events
 from weft.store import DoesNotFit, NotStorable, Reader, Writer
 from weft.store.code_hash import code_hash
 from weft.store.identity import identity
+from weft.store.packing import packed, unpacked
 
 
 def _scale(x):
@@ -155,6 +157,27 @@ def test_entries_are_listed_and_shown(run, capsys):
     cache.show(listed.split()[0])
     shown = capsys.readouterr().out
     assert "def replacement(v):" in shown and "x is a Tensor" in shown
+
+
+def test_an_archive_of_one_entry_has_its_kernels_and_nothing_else(tmp_path):
+    def call(factor, backend="inductor"):
+        weft.reset()
+        weft.compile(lambda x: (x * factor).relu() + 1, backend=backend)(torch.arange(4.0))
+        counters = events.counters()
+        return counters.get("entries_loaded", 0), counters.get("disk_cache_misses", 0)
+
+    archive = tmp_path / "one.zip"
+    with weft.config.patch(cache_dir=str(tmp_path / "first"), store_entries=True):
+        call(2.0)
+        (entry,) = entry_files()
+        call(3.0)
+        assert len(entry_files()) == 2
+        cache.save(archive, [entry.name[:12]])
+    with weft.config.patch(cache_dir=str(tmp_path / "second"), store_entries=True):
+        cache.load(archive)
+        assert entry_files() == [disk().path(entry.name)]
+        assert call(2.0) == (1, 0)
+    weft.reset()
 
 
 def test_what_an_entry_is_not_made_of():

@@ -23,6 +23,7 @@ CAPTURED_AND_LOADED = {
     "with_offsets": (2, 0),
     "layers": (2, 2),  # a number, and any number
     "training": (1, 1),
+    "on_another_disk": (1, 1),
     "not_storable": (2, 0),
 }
 """Of both ranks together."""
