@@ -65,6 +65,7 @@ static struct {
 
 static const char PYTHON_STATE[] =
     "import torch\n"
+    "from torch._C import _get_fp32_precision_getter as precision\n"
     "from torch.overrides import _get_current_function_mode_stack as stack\n"
     "from torch.utils._device import DeviceContext\n"
     "def python_modes():\n"
@@ -77,7 +78,7 @@ static const char PYTHON_STATE[] =
     "            torch._C._len_torch_dispatch_stack(), torch._C._is_torch_function_enabled(),\n"
     "            torch.are_deterministic_algorithms_enabled(),\n"
     "            torch.is_deterministic_algorithms_warn_only_enabled(),\n"
-    "            torch.get_float32_matmul_precision())\n"
+    "            precision('cuda', 'matmul'), precision('mkldnn', 'matmul'))\n"
     "keys = [torch._C.DispatchKeySet(k).raw_repr() for k in (torch._C.DispatchKey.CPU,\n"
     "                                                        torch._C.DispatchKey.CUDA)]\n"
     "dense = keys[0] & keys[1]\n";

@@ -87,7 +87,7 @@ SETTINGS: dict[str, Setting] = {
                                    False, True),
     "fp32": _attribute(_B, "fp32_precision", "tf32", "none"),
     "cudnn fp32": _attribute(_B.cudnn, "fp32_precision", "tf32", "none"),
-    "cudnn convolutions": _attribute(_B.cudnn.conv, "fp32_precision", "tf32", "none"),
+    "cudnn convolutions": _attribute(_B.cudnn.conv, "fp32_precision", "ieee", "tf32"),
     "cuda products": _attribute(_CUDA.matmul, "fp32_precision", "tf32", "none"),
     "mkldnn fp32": _attribute(_B.mkldnn, "fp32_precision", "bf16", "none"),
     "mkldnn products": _attribute(_B.mkldnn.matmul, "fp32_precision", "bf16", "none"),

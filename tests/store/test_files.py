@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from operator import attrgetter
 
 import pytest
 import torch
@@ -120,6 +121,22 @@ def test_other_flags_and_markings_are_noticed(run, changed):
     for x in changed():
         assert run(x)[1] == 0
     assert run() == (0, 1, 0)
+
+
+@pytest.mark.parametrize("place", [
+    "", "cudnn", "cudnn.conv", "cudnn.rnn", "cuda.matmul", "mkldnn", "mkldnn.matmul", "mkldnn.conv",
+])
+def test_precisions_of_one_backend_are_noticed(run, place):
+    """Under some of them PyTorch's older functions and flags raise."""
+    assert run() == (0, 0, 1)
+    of_backend = attrgetter(place)(torch.backends) if place else torch.backends
+    usual = of_backend.fp32_precision
+    of_backend.fp32_precision = "ieee" if usual == "tf32" else "tf32"
+    try:
+        assert run() == (0, 0, 1)
+        assert run() == (0, 1, 0)
+    finally:
+        of_backend.fp32_precision = usual
 
 
 def test_a_new_capture_is_compared_with_the_stored_entry(run):

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from weft._torch import fp32_precision
 from weft.runtime.gemm_speed import onednn_is_faster
 
 MIN_PRODUCTS: Final = 1 << 22
@@ -68,4 +69,4 @@ def _has_tensor_cores(device: torch.device, dtype: torch.dtype) -> bool:
     major, _ = torch.cuda.get_device_capability(device)
     if dtype in _HALF:
         return major >= 7
-    return dtype == torch.float32 and major >= 8 and bool(torch.backends.cudnn.allow_tf32)
+    return dtype == torch.float32 and major >= 8 and fp32_precision("cuda", "conv") == "tf32"

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy
 import torch
 
-from weft._torch import fill_uninitialized_memory
+from weft._torch import fill_uninitialized_memory, fp32_precision
 from weft.config import KNOBS, config
 from weft.passes.framework import has_passes_of_users
 from weft.passes.patterns import patterns_of_users
@@ -75,9 +75,9 @@ def _torch_flags() -> list[Data]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         fill_uninitialized_memory(),
-        torch.get_float32_matmul_precision(),
+        [fp32_precision(backend, op) for backend in ("cuda", "mkldnn")
+         for op in ("matmul", "conv", "rnn")],  # torch's older names raise where these differ
         torch.backends.mkldnn.enabled, torch.backends.mkldnn.is_available(),
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
         torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark,
         torch.backends.cudnn.deterministic,
         torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled(),
