@@ -21,7 +21,7 @@ from torch import nn
 
 import weft
 from weft.capture.compiler import FrameCompiler
-from weft.capture.stored import ranks
+from weft.store import ranks
 
 RANK, PORT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 Compile = Callable[[Any], Any]
@@ -113,6 +113,33 @@ def training() -> Calls:
     return make, [(torch.ones(3, 4),), (torch.zeros(3, 4),)]
 
 
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.linear(x)
+        return y[:, :4].sin(), y[:, 4:].cos()
+
+
+def with_two_results() -> Calls:
+    """Which tangents the backward gets is known when it runs."""
+    def make(compile: Compile) -> Callable[[torch.Tensor], Any]:
+        torch.manual_seed(RANK)
+        model = Halves()
+        compiled = compile(model)
+
+        def step(x: torch.Tensor) -> Any:
+            with torch.enable_grad():
+                first, second = compiled(x)
+                return torch.autograd.grad((first * second).sum(), model.parameters())[0]
+
+        return step
+
+    return make, [(torch.ones(3, 4),), (torch.zeros(3, 4),)]
+
+
 def elsewhere(x: torch.Tensor) -> torch.Tensor:
     return x * 5
 
@@ -130,7 +157,7 @@ def not_storable() -> Calls:
 
 
 SCENARIOS = (evenly, unevenly, with_other_code, by_rank, with_offsets, layers, training,
-             on_another_disk, not_storable)
+             with_two_results, on_another_disk, not_storable)
 
 
 def run(scenario: Callable[[], Calls]) -> dict[str, Any]:
@@ -150,6 +177,7 @@ def run(scenario: Callable[[], Calls]) -> dict[str, Any]:
     stats = weft.stats()
     return {"scenario": scenario.__name__, "rank": RANK, "right": is_right,
             "captures": stats["graphs"], "late": stats["graphs"] - after,
+            "backwards": stats.get("backwards_stored", 0),
             "loaded": stats.get("entries_loaded", 0), "warnings": len(issued)}
 
 

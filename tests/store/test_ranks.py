@@ -23,6 +23,7 @@ CAPTURED_AND_LOADED = {
     "with_offsets": (2, 0),
     "layers": (2, 2),  # a number, and any number
     "training": (1, 1),
+    "with_two_results": (1, 1),
     "on_another_disk": (1, 1),
     "not_storable": (2, 0),
 }
@@ -64,6 +65,11 @@ def test_one_rank_compiles_and_the_other_loads(lines: list[Line], scenario: str)
 def test_sizes_that_differ_between_ranks_are_settled_once(lines: list[Line]) -> None:
     own = [line for line in lines if line["scenario"] == "unevenly"]
     assert [line["late"] for line in own] == [0, 0]
+
+
+@pytest.mark.parametrize("scenario", ["training", "with_two_results"])
+def test_backwards_are_compiled_by_one_rank(lines: list[Line], scenario: str) -> None:
+    assert sum(line["backwards"] for line in lines if line["scenario"] == scenario) == 1
 
 
 def test_a_killed_rank_does_not_hang_the_rest(lines: list[Line]) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, final
 
 from weft.aot.training.backwards import Backward, Backwards, Indices
@@ -26,6 +27,7 @@ from weft.store.errors import NotStorable
 from weft.store.graphs import GraphAsData
 from weft.store.identity import Data
 from weft.store.packing import packed, unpacked
+from weft.store.ranks import Claim, present_ranks
 from weft.store.reader import Reader
 from weft.store.writer import Writer
 
@@ -38,17 +40,41 @@ class BackwardsOnDisk:
 
     def __init__(self, backwards: Backwards, graph: GraphAsData) -> None:
         self.graph = graph
+        self._claim: Claim | None = None
         self._fixed = [FORMAT, graph.digest(), backwards.tangents, backwards.stages,
                        getattr(backwards.compiler, "__qualname__", "")]
 
-    def load(self, present: Indices | None, wanted: Indices | None) -> Backward | None:
-        """The backward of an earlier process; None if there is none that can be used."""
-        if not config.store_entries:
-            return None
+    @contextmanager
+    def shared(self, present: Indices | None, wanted: Indices | None
+               ) -> Iterator[Backward | None]:
+        """The backward of an earlier process or of another rank; None: the block compiles it."""
         try:
-            content = DiskCache("backwards").get(self._key(present, wanted))
-            if content is None:
-                return None
+            key = self._key(present, wanted) if config.store_entries else None
+        except NotStorable:
+            key = None
+        backward = None if key is None else self._load(key)
+        ranks = present_ranks() if backward is None else None
+        if key is None or ranks is None:
+            yield backward
+            return
+        answer = ranks.take(key, "backwards", "a backward")
+        if not isinstance(answer, Claim):
+            yield None if answer is None else self._read(answer)
+            return
+        self._claim = answer
+        try:
+            yield None
+        finally:
+            self._claim = None
+            ranks.settle(answer)
+
+    def _load(self, key: str) -> Backward | None:
+        """The backward that is on disk; None if there is none that can be used."""
+        content = DiskCache("backwards").get(key)
+        return None if content is None else self._read(content)
+
+    def _read(self, content: bytes) -> Backward | None:
+        try:
             with events.stage("load"):
                 backward: Backward = _read(unpacked(content))
         except Exception as error:  # noqa: BLE001  a damaged file: compile it
@@ -68,7 +94,10 @@ class BackwardsOnDisk:
                 data = writer.value(backward)
                 if writer.programs:
                     raise NotStorable("its backward runs code of the program")
-                DiskCache("backwards").put(self._key(present, wanted), packed(data))
+                key, content = self._key(present, wanted), packed(data)
+                DiskCache("backwards").put(key, content)
+                if self._claim is not None:
+                    self._claim.offer(key, content)
         except Exception as error:  # noqa: BLE001  it is compiled: not keeping it costs time only
             surface(error)
             events.record("not_stored", code=None, reason=f"a backward: {error}")

@@ -13,6 +13,7 @@ gradients, too)::
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from inspect import isgeneratorfunction
 from typing import Any, Protocol, final
 
@@ -91,8 +92,9 @@ class OnDisk(Protocol):
     def graph(self) -> StoredGraph:
         """The graph."""
 
-    def load(self, present: Indices | None, wanted: Indices | None) -> Backward | None:
-        """The backward of an earlier process, or None."""
+    def shared(self, present: Indices | None, wanted: Indices | None
+               ) -> AbstractContextManager[Backward | None]:
+        """The backward of an earlier process or of another rank; None: the block compiles it."""
 
     def keep(self, present: Indices | None, wanted: Indices | None, backward: Backward) -> None:
         """Keep a new one for other processes."""
@@ -169,10 +171,14 @@ class Backwards:
         return backward
 
     def _compile_or_fall_back(self, present: Indices | None, wanted: Indices | None) -> Backward:
-        loaded = None if self.on_disk is None else self.on_disk.load(present, wanted)
-        if loaded is not None:
-            self.compiled[present, wanted] = loaded
-            return loaded
+        with nullcontext() if self.on_disk is None else self.on_disk.shared(
+                present, wanted) as loaded:
+            if loaded is not None:
+                self.compiled[present, wanted] = loaded
+                return loaded
+            return self._compile_here(present, wanted)
+
+    def _compile_here(self, present: Indices | None, wanted: Indices | None) -> Backward:
         full = len(self.compiled) >= self.patterns
         if full and (present, wanted) != (None, None):
             return self.of(None, None)

@@ -15,10 +15,10 @@ from typing import Any, Final, Protocol
 from weft.capture.core.source import FrameState
 from weft.capture.sharing import is_alone
 from weft.capture.stored.lookup import disk, keys, packed, unpacked
-from weft.capture.stored.ranks import OneRankCompiles as OneRankCompiles
-from weft.capture.stored.ranks import offer
 from weft.capture.stored.record import Record
 from weft.capture.stored.records import Compiler, Loading, require_readable, to_data
+from weft.capture.stored.shared import OneRankCompiles as OneRankCompiles
+from weft.capture.stored.shared import offer
 from weft.config import CompileOptions
 from weft.diagnostics import events
 from weft.errors import CacheWarning, warn
