@@ -82,7 +82,9 @@ def write_by_dlpack(model: nn.Module, draw: random.Random) -> None:
 
 def write_storage(model: nn.Module, draw: random.Random) -> None:
     parameter = _parameter(model, draw)
-    parameter.untyped_storage().copy_((parameter.detach() * 0.97).untyped_storage())
+    storage = parameter.untyped_storage()
+    if storage.nbytes() == parameter.nbytes:
+        storage.copy_((parameter.detach() * 0.97).untyped_storage())
 
 
 def resize_and_fill(model: nn.Module, draw: random.Random) -> None:

@@ -141,7 +141,8 @@ class Config:
         group="codegen", cache_key=True)
     kept_forms_mb: int = _knob(
         256, "Memory (MiB, of the process) for forms of parameters that graphs without gradients "
-        "keep between calls: packed for the CPU's library. A write makes a form again. 0: none.",
+        "keep between calls: packed for the CPU's library, or merged. A write makes them again. "
+        "0: none.",
         group="codegen")
     freezing: bool = _knob(
         False, "Keep all forms of parameters, whatever memory they take. Unlike torch.compile's "

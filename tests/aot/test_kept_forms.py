@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 import weft
 from tools import stale_forms
 from weft.codegen.lowering import onednn
+from weft.diagnostics import events
 from weft.runtime import kept_forms
 from weft.runtime.watched_storages import can_watch
 
@@ -95,6 +97,64 @@ def test_two_graphs_that_keep_forms_of_one_weight() -> None:
         _agree(layer, compiled, x)  # watches the weight anew: the other must not believe it
         with torch.no_grad():
             torch.testing.assert_close(other(x), layer(x) + 1, rtol=1e-4, atol=1e-5)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(256, 256) for _ in range(3))
+        self.gate, self.up = (nn.Linear(256, 512, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (f(x).view(2, 64, 4, 64).transpose(1, 2) for f in (self.q, self.k, self.v))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = attended.transpose(1, 2).reshape(2, 64, 256)
+        return nn.functional.silu(self.gate(x)) * self.up(x)
+
+
+def _products(model: nn.Module, x: torch.Tensor) -> list[str]:
+    """The shapes of the right matrices in the compiled calls, which are compared with eager."""
+    with events.collect() as seen:
+        _agree(model, weft.compile(model), x)
+    [text] = [e.source for e in seen if e.kind == "output_code" and e.name == "call sequence"]
+    return re.findall(r"@ (\(\d+, \d+\))", text)
+
+
+@pytest.fixture
+def without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "packed_is_faster", lambda rows: False)
+    monkeypatch.setattr(onednn, "onednn_is_faster", lambda shape: False)
+
+
+@pytest.mark.usefixtures("without_onednn")
+def test_products_of_one_matrix_are_one_product() -> None:
+    torch.manual_seed(0)
+    model, x = Attention().eval(), torch.randn(2, 64, 256)
+    assert _products(model, x) == ["(256, 768)", "(256, 1024)"]
+    compiled = weft.compile(model)
+    for write in (stale_forms.write_data, stale_forms.step, stale_forms.swap):
+        write(model, random.Random(0))
+        _agree(model, compiled, x)
+        _agree(model, compiled, x)
+    array = model.up.weight.detach().numpy()  # from now on computed at each call
+    for _ in range(3):
+        array *= 1.1
+        _agree(model, compiled, x)
+
+
+@pytest.mark.usefixtures("without_onednn")
+def test_products_that_are_returned_or_cannot_be_watched_stay() -> None:
+    class Returned(Attention):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.q(x), self.k(x) + self.v(x)
+
+    x = torch.randn(2, 64, 256)
+    torch.manual_seed(0)
+    assert _products(Returned().eval(), x) == ["(256, 256)"] * 3
+    weft.reset()
+    model = Attention().eval()
+    assert model.k.weight.detach().numpy() is not None
+    assert sorted(_products(model, x)) == ["(256, 1024)", "(256, 256)", "(256, 512)"]
 
 
 def test_memory_bound_and_its_end() -> None:

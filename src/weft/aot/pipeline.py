@@ -18,7 +18,7 @@ from weft.aot.check_accounts import n_checks, verify_passes
 from weft.aot.control_flow import compile_parts, has_parts
 from weft.aot.data_dependent import data_symbols, expecting
 from weft.aot.global_state import preserve_generator, without_autocast
-from weft.aot.kept_forms import mark_states, states_of, with_kept_forms
+from weft.aot.kept_forms import compile_with_kept_forms
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.rewrites.expand import Lowered
 from weft.aot.runtime_wrapper import wrap
@@ -108,10 +108,10 @@ def _compile_traced(
             raise Unsupported(str(reason)) from reason
         return _uncompiled(gm, str(reason))
     aten_gm = optimize(traced.graph, GraphFacts(lowered=lowered))
-    states = mark_states(aten_gm, states_of(gm, traced.mutated))
-    finished = finish(aten_gm, _writable(traced), traced.hand_asserts())
-    n_inputs = len(finished.graph.find_nodes(op="placeholder"))
-    artifact = with_kept_forms(compiler(finished), states, n_inputs)
+    writable, asserts = _writable(traced), traced.hand_asserts()
+    artifact = compile_with_kept_forms(
+        aten_gm, lambda gm: compiler(finish(gm, writable, asserts)), gm, traced.mutated,
+        example_inputs)
     silent = [i for i in traced.mutated if not traced.counts[i]]
     _verify_checks(tracer, traced, symbols)
     return wrap(traced, without_autocast(artifact), run_instead(gm), silent)

@@ -11,8 +11,7 @@ could have written to its parameters since (`watched_storages.py`)::
     call([x, weight])            # packs it again
 
 A parameter whose memory cannot be watched is passed as it is, and so are all of them while they are
-written all the time. Forms that a graph cannot do without (it has other inputs then) are left out
-together with that graph: `otherwise` runs, which was compiled for the parameters themselves.
+written all the time. Forms that a graph cannot do without are computed at each call then.
 """
 
 from __future__ import annotations
@@ -92,12 +91,11 @@ def bytes_kept() -> int:
 class Derived:
     """Forms that a graph has as further inputs, behind its own.
 
-    `derive` computes them of the inputs at `positions`; `otherwise` is the graph without them.
+    `derive` computes them of the inputs at `positions`.
     """
 
     derive: Derive
     positions: tuple[int, ...]
-    otherwise: Callable[[], Run]
 
 
 _calls: Final[weakref.WeakSet[KeptForms]] = weakref.WeakSet()
@@ -137,10 +135,16 @@ class KeptForms:
         else:
             kept = self._made(forms, key, inputs)
             if kept is None:
-                return (self.run if self.derived is None else self.derived.otherwise())(inputs)
+                return self._run_without(inputs)
         for position, form in kept.replaced.items():
             inputs[position] = form
         inputs.extend(kept.derived)
+        return self.run(inputs)
+
+    def _run_without(self, inputs: list[Any]) -> Any:
+        if self.derived is not None:
+            with torch.no_grad():
+                inputs.extend(self.derived.derive(inputs))
         return self.run(inputs)
 
     def _made(self, forms: _Forms, key: int, inputs: list[Any]) -> _Kept | None:
@@ -163,7 +167,7 @@ class KeptForms:
 
     def _new(self, inputs: list[Any]) -> _Kept | None:
         needed = () if self.derived is None else self.derived.positions
-        if not all(can_be_watched(inputs[i]) for i in needed):
+        if not all(can_be_watched(inputs[i]) for i in needed) or self._room(inputs, needed) < 0:
             return None
         packed = [i for i in self.packed if i not in needed and can_be_watched(inputs[i])]
         packed = packed[:self._fitting(inputs, packed, needed)]
@@ -186,13 +190,19 @@ class KeptForms:
             forms[k] = pack(forms[k], rows)
         return forms
 
+    def _room(self, inputs: Sequence[torch.Tensor], needed: Sequence[int]) -> int:
+        """The memory that is left when the forms of the needed inputs are made."""
+        if self.is_frozen:
+            return 0
+        return self.limit - _memory.used - sum(_bytes(inputs[i]) for i in needed)
+
     def _fitting(
         self, inputs: Sequence[torch.Tensor], packed: Sequence[int], needed: Sequence[int]
     ) -> int:
         """How many of the packed forms there is room for."""
         if self.is_frozen:
             return len(packed)
-        room = self.limit - _memory.used - sum(_bytes(inputs[i]) for i in needed)
+        room = self._room(inputs, needed)
         sizes = accumulate(_bytes(inputs[i]) for i in packed)
         return sum(size <= room for size in sizes)
 
