@@ -43,6 +43,9 @@ void *tensor_impl(PyObject *tensor);         /* of an object known to be a torch
 const void *tensor_data(PyObject *tensor);   /* of the same: its first element; NULL: cannot be told */
 void tensor_read(const void *impl, TensorMeta *meta);
 bool tensor_requires_grad(const void *impl);
+bool tensor_keys(PyObject *tensor, uint64_t *keys); /* its dispatch keys; false: they cannot be read */
+void note_plain_thread(void); /* this thread's modes are those of a plain run of the autograd engine */
+bool is_plain_thread(void);
 int tensor_is_lazy(PyObject *tensor);        /* its memory does not hold its numbers; -1: exception */
 
 /* What guards look at in a tensor. */

@@ -39,6 +39,30 @@ static PyObject *module_is_lazy(PyObject *Py_UNUSED(module), PyObject *tensor)
     return lazy < 0 ? NULL : PyBool_FromLong(lazy);
 }
 
+/* The type and dispatch keys of tensors that `note_plain_run` got last. */
+static PyTypeObject *plain_type;
+static uint64_t plain_tensor_keys;
+
+static PyObject *module_note_plain_run(PyObject *Py_UNUSED(module), PyObject *const *tensors, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (tensor_keys(tensors[i], &plain_tensor_keys)) {
+            Py_INCREF(Py_TYPE(tensors[i]));
+            Py_XSETREF(plain_type, Py_TYPE(tensors[i]));
+            note_plain_thread();
+        }
+    Py_RETURN_NONE;
+}
+
+static PyObject *module_is_plain_run(PyObject *Py_UNUSED(module), PyObject *const *tensors, Py_ssize_t n)
+{
+    uint64_t keys;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (Py_TYPE(tensors[i]) != plain_type || !tensor_keys(tensors[i], &keys) || keys != plain_tensor_keys)
+            Py_RETURN_FALSE;
+    return PyBool_FromLong(is_plain_thread());
+}
+
 static PyObject *module_instance_dict(PyObject *Py_UNUSED(module), PyObject *object)
 {
     return PyObject_GenericGetDict(object, NULL);
@@ -55,6 +79,13 @@ static PyMethodDef functions[] = {
      PyDoc_STR("is_lazy(tensor) -> bool\n\n"
                "Whether its memory does not hold its numbers: they are to be conjugated or negated\n"
                "when they are read, or are zeros without memory.")},
+    {"note_plain_run", (PyCFunction)(void (*)(void))module_note_plain_run, METH_FASTCALL,
+     PyDoc_STR("note_plain_run(*tensors)\n\n"
+               "These tensors, and the modes of this thread, are those of a plain run of the autograd\n"
+               "engine: the next ones like them are known by `is_plain_run`.")},
+    {"is_plain_run", (PyCFunction)(void (*)(void))module_is_plain_run, METH_FASTCALL,
+     PyDoc_STR("is_plain_run(*tensors) -> bool\n\n"
+               "Whether gradients are off, and the tensors and modes are as those noted last.")},
     {"tensor_access", module_tensor_access, METH_NOARGS,
      PyDoc_STR("tensor_access() -> dict\n\n"
                "Whether tensors are read directly ('direct'), and the offsets found.")},

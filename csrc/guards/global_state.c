@@ -160,6 +160,25 @@ static int find_torch(void)
     return 0;
 }
 
+/* The keys of this thread in a run of the autograd engine that asks for nothing special, as
+ * `note_plain_thread` found them. */
+static uint64_t plain_keys[2];
+static bool plain_known;
+
+void note_plain_thread(void)
+{
+    const uint64_t *keys = local_keys();
+    plain_keys[0] = keys[0];
+    plain_keys[1] = keys[1];
+    plain_known = torch_.native;
+}
+
+bool is_plain_thread(void)
+{
+    const uint64_t *keys = local_keys();
+    return plain_known && keys[0] == plain_keys[0] && keys[1] == plain_keys[1] && !torch_.grad();
+}
+
 /* Whether subnormal numbers count as zeros, as `torch.set_flush_denormal` sets it. */
 static uint8_t flushes_denormals(void)
 {

@@ -88,6 +88,14 @@ const void *tensor_storage(const void *impl)
     return *(const void *const *)((const char *)impl + access_.storage);
 }
 
+bool tensor_keys(PyObject *tensor, uint64_t *keys)
+{
+    if (!tensor_access_calibrate() || !is_tensor(tensor))
+        return false;
+    *keys = *(const uint64_t *)((const char *)tensor_impl(tensor) + access_.key_set);
+    return true;
+}
+
 static const char *const LAZY_QUESTIONS[] = {"is_conj", "is_neg", "_is_zerotensor"};
 
 int tensor_is_lazy(PyObject *tensor)

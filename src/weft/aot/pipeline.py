@@ -131,11 +131,12 @@ def _may_be_captured_otherwise(gm: GraphModule) -> bool:
     return shapes is not None and shapes.data_dependent
 
 
-def _writable(traced: Traced) -> list[int]:
-    """The written inputs, if autograd sees none of the writes (and no check on data may fail)."""
-    if traced.assumes:
+def _writable(traced: Traced) -> list[tuple[int, int]]:
+    """The (output, input) pairs of written inputs, if autograd sees none of the writes (and no
+    check on data may fail)."""
+    if traced.assumes or not traced.detached_mutations.issuperset(traced.mutated):
         return []
-    return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
+    return list(enumerate(traced.mutated))
 
 
 def _uncompiled(gm: GraphModule, reason: str) -> GraphCall:

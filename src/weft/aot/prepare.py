@@ -36,17 +36,16 @@ def optimize(graph: Graph, facts: GraphFacts) -> AtenGraph:
 
 
 def finish(
-    gm: AtenGraph, written: Sequence[int] = (), asserts: Sequence[ShapeGuard] = ()
+    gm: AtenGraph, written: Sequence[tuple[int, int]] = (), asserts: Sequence[ShapeGuard] = ()
 ) -> AtenGraph:
     """Make a graph ready for a compiler.
 
     `asserts`: the conditions on data that the graph checks (a backward has none: its forward has
-    checked them). `written`: the inputs whose new values are the first outputs. The compiler finds
-    them in the graph's facts as (output, input) pairs: it may write such an output into the
-    input's own memory, after the input's last use, and return the input itself.
+    checked them). `written`: (output, input) pairs, new values of inputs. The compiler may write
+    such an output into the input's own memory, after the input's last use, and return the input
+    itself.
     """
-    pairs = tuple(enumerate(written))
-    note_graph(gm, replace(graph_facts(gm), written=pairs, asserts=tuple(asserts)))
+    note_graph(gm, replace(graph_facts(gm), written=tuple(written), asserts=tuple(asserts)))
     gm = _after("split", gm)
     if config.strict:
         aten_graph.verify(gm)

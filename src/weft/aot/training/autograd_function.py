@@ -27,6 +27,7 @@ from weft._torch import (
     keeps_graph,
     name_autograd_function,
     on_register_hook,
+    run_backward_directly,
 )
 from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.late_reads import all_hold
@@ -130,6 +131,7 @@ def _function_class(spec: FunctionSpec, form: NodeForm) -> type[torch.autograd.F
         forward = staticmethod(forward_of(spec, form))
         backward = staticmethod(backward_of(spec, form, partial(_backward, spec, form)))
 
+    run_backward_directly(CompiledFunction)
     if spec.region:
         in_forward, in_backward = node_names(spec.region)
         name_autograd_function(CompiledFunction, in_forward, in_backward)

@@ -8,7 +8,7 @@ written function checks for that alone, and leaves every other run to the genera
 
     def backward(ctx, *grads):
         run = compiled.get(ALL)
-        if (type(grads[0]) is not Tensor or ...
+        if (not (is_plain(grads[0]) or turns_out_plain(grads[0])) or ...
                 or is_executed(ctx.next_functions[1][0]) is not True):
             return general(ctx, grads)
         args = [*ctx.saved_tensors]
@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from weft._frame import is_lazy
+from weft._frame import is_lazy, is_plain_run, note_plain_run
 from weft._torch import (
     are_functorch_transforms_active,
     is_any_autocast_enabled,
@@ -53,14 +53,27 @@ def backward_of(spec: FunctionSpec, form: NodeForm, general: General) -> Callabl
     scope: dict[str, Any] = {
         "general": general, "compiled": spec.gradients.backwards.compiled, "ALL": (None, None),
         "requests": spec.gradients.requests, "edges": spec.gradients.edges,
-        "is_executed": is_executed, "is_grad_enabled": torch.is_grad_enabled,
-        "is_batched": is_legacy_batchedtensor, "is_transformed": are_functorch_transforms_active,
-        "is_autocast_enabled": is_any_autocast_enabled, "release": spec.inputs.release,
-        "keeps_graph": keeps_graph, "is_lazy": is_lazy, "late": spec.late, "all_hold": all_hold,
-        "Tensor": torch.Tensor,
+        "is_executed": is_executed, "is_plain": is_plain_run, "turns_out_plain": _turns_out_plain,
+        "release": spec.inputs.release, "keeps_graph": keeps_graph, "late": spec.late,
+        "all_hold": all_hold,
         **{f"fit{k}": layout.fit_own for k, layout in spec.layouts.items()},
     }
     return load(_text(spec), "<weft autograd backward>", scope, "backward")
+
+
+def _turns_out_plain(*tangents: Any) -> bool:
+    """Whether a run differentiates nothing and batches nothing, and its tangents are tensors with
+    their numbers in memory. The next ones like it are known by a call of C."""
+    if (torch.is_grad_enabled() or are_functorch_transforms_active() or is_any_autocast_enabled()
+            or not all(map(_is_plain_tensor, tangents))):
+        return False
+    note_plain_run(*tangents)
+    return True
+
+
+def _is_plain_tensor(tangent: Any) -> bool:
+    is_tensor = type(tangent) is torch.Tensor
+    return is_tensor and not (is_lazy(tangent) or is_legacy_batchedtensor(tangent))
 
 
 def _text(spec: FunctionSpec) -> str:
@@ -83,10 +96,9 @@ def _text(spec: FunctionSpec) -> str:
 
 def _questions(spec: FunctionSpec) -> Iterator[str]:
     """What holds of runs that are not ordinary."""
-    yield from (f"type(grads[{k}]) is not Tensor or is_lazy(grads[{k}])" for k in spec.layouts)
+    tangents = ", ".join(f"grads[{k}]" for k in spec.layouts)
+    yield f"not (is_plain({tangents}) or turns_out_plain({tangents}))"
     yield "run is None or run.is_other or run.in_stages"
-    yield "is_grad_enabled() or is_transformed() or is_autocast_enabled()"
-    yield from (f"is_batched(grads[{k}])" for k in spec.layouts)
     if spec.late:
         yield "not all_hold(late)"
     if spec.inputs.watched:
@@ -94,6 +106,8 @@ def _questions(spec: FunctionSpec) -> Iterator[str]:
     if spec.droppable:
         yield 'hasattr(ctx, "dropped")'
     leaf = spec.gradients.requests.leaf
+    if spec.gradients.count == 1:
+        return  # the node would not run if nobody wanted the one gradient
     if leaf is None:
         yield "requests.of(ctx.next_functions, edges) is not None"
     else:  # an exception tells it, which `requests` avoids after the first time

@@ -96,7 +96,8 @@ def compile_joint(
     redo = DoubleBackward(
         gm, traced, joint.gradient_inputs, joint.inner, stale.difference(inputs.copied))
     inner = between_results(traced, joint, parts.backward)
-    forward = compiler(finish(aten_graph.make(parts.forward), asserts=traced.hand_asserts()))
+    forward = compiler(finish(
+        aten_graph.make(parts.forward), _writable(traced, parts), traced.hand_asserts()))
     kept = [i in leaves for i in joint.gradient_inputs]
     backwards = _backwards(traced, joint, parts.backward, kept, compiler)
     function = FunctionSpec(
@@ -120,6 +121,16 @@ def compile_joint(
     _protect_hooks(tracer, function, leaves)
     call = wrap(traced, make_function(function), run_instead(gm), layers=make_layers(function))
     return call if torch.is_grad_enabled() else _with_gradients(call)
+
+
+def _writable(traced: Traced, parts: Partition) -> list[tuple[int, int]]:
+    """The (output, input) pairs of written inputs that autograd neither sees nor saves: a cache is
+    not copied for a row."""
+    if traced.assumes:
+        return []
+    return [(k, i) for k, i in enumerate(traced.mutated)
+            if i in traced.detached_mutations and i not in parts.saved_inputs
+            and k not in parts.saved_values]
 
 
 def _protect_hooks(tracer: Tracer, spec: FunctionSpec, leaves: set[int]) -> None:

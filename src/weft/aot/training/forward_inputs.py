@@ -69,7 +69,8 @@ class ForwardInputs:
         read = (i for i in self.leaves if i not in self.unread_leaves)
         if kept:
             yield f"ctx.kept = ({kept})"
-            yield f"ctx.versions = {{{', '.join(f'{i}: inputs[{i}]._version' for i in read)}}}"
+            versions = ", ".join(f"{i}: inputs[{i}]._version" for i in read)
+            yield f"ctx.versions = {{{versions}}}" if versions else ""
         if len(self.saved) + len(self.leaves) + len(self.copied) < self.count:
             yield f"ctx.others = hold_others({held})"
 
@@ -108,8 +109,9 @@ class ForwardInputs:
         for i, tensor in zip(self.saved, saved, strict=False):
             inputs[i] = tensor
         if self.leaves:
+            versions = {} if self.unread_leaves.issuperset(self.leaves) else ctx.versions
             for i, tensor in zip(self.leaves, ctx.kept, strict=True):
-                if tensor._version != ctx.versions.get(i, tensor._version):
+                if tensor._version != versions.get(i, tensor._version):
                     raise _lost("was modified in place")
                 inputs[i] = tensor
         if self.copied:

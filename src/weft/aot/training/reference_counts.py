@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from weft._torch import apply_function
+from weft._torch import apply_function, run_backward_directly
 
 T = TypeVar("T")
 
@@ -37,6 +37,7 @@ def seen_in_backward(
             answers.append(look(ctx, tangents))
             return tangents[0]
 
+    run_backward_directly(Probe)  # as the functions of compiled graphs
     leaf = torch.zeros(1, device="cpu", requires_grad=True)
     with torch.enable_grad():
         use(apply_function(Probe, leaf)).mul(2).sum().backward()

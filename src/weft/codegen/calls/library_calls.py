@@ -42,7 +42,13 @@ FAST_BINDINGS: Final[dict[Any, Any]] = {
     aten.baddbmm.default: torch.baddbmm,
 }
 
-EXACT_STRIDES: Final = frozenset(FAST_BINDINGS)
+NEW_MEMORY: Final = frozenset({
+    aten.empty_like.default, aten.empty.memory_format, aten.empty_strided.default,
+    aten.new_empty.default, aten.new_empty_strided.default,
+})
+"""Operators whose result is memory of the promised layout, as a buffer of a kernel is."""
+
+EXACT_STRIDES: Final = frozenset({*FAST_BINDINGS, *NEW_MEMORY})
 """Operators that always return row-major results."""
 
 
@@ -52,7 +58,8 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     targets = [b.name if b is not None else f"unread{i}" for i, b in enumerate(call.outputs)]
     left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
     text = (
-        spell_gemm(sequence, call) or _spell_product(sequence, call) or _spell_aten(sequence, call)
+        spell_gemm(sequence, call) or _spell_product(sequence, call)
+        or _spell_new_memory(sequence, call) or _spell_aten(sequence, call)
     )
     numbers = [b.name for b in call.binds if b.dim is None]
     left = f"{', '.join(numbers)} = " if numbers else left if targets else ""
@@ -116,6 +123,14 @@ def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
     numbers = [*chain.from_iterable(numbers for _, numbers in views), *unknown]
     arguments = ", ".join([*(v.buffer.name for v in values), *numbers])
     return f"{sequence.name(kind, function)}({arguments})  # {sizes}"
+
+
+def _spell_new_memory(sequence: CallSequence, call: ExternCall) -> str | None:
+    """Memory without values, as a kernel's."""
+    result = call.outputs[0] if call.outputs else None
+    if call.op not in NEW_MEMORY or result is None or call.keywords.get("pin_memory"):
+        return None
+    return sequence.empty(result)
 
 
 def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
