@@ -40,6 +40,7 @@ FAST_BINDINGS: Final[dict[Any, Any]] = {
     aten.addmm.default: torch.addmm,
     aten.bmm.default: torch.bmm,
     aten.baddbmm.default: torch.baddbmm,
+    aten.bernoulli.p: torch.bernoulli,
 }
 
 NEW_MEMORY: Final = frozenset({
@@ -48,7 +49,7 @@ NEW_MEMORY: Final = frozenset({
 })
 """Operators whose result is memory of the promised layout, as a buffer of a kernel is."""
 
-EXACT_STRIDES: Final = frozenset({*FAST_BINDINGS, *NEW_MEMORY})
+EXACT_STRIDES: Final = frozenset({*FAST_BINDINGS, *NEW_MEMORY}) - {aten.bernoulli.p}
 """Operators that always return row-major results."""
 
 
