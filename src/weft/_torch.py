@@ -585,7 +585,7 @@ def watch_profiler(changed: Callable[[bool], None]) -> bool:
 
 
 def run_backward_directly(function: type[torch.autograd.Function]) -> None:
-    """Let the engine call the function's `backward` itself, not a method that looks for it. (aot)"""
+    """aot: let the engine call the function's `backward`, not a method that looks for it."""
     node: Any = vars(function)["_backward_cls"]
     node.apply = function.backward
 

@@ -188,3 +188,23 @@ def _permutation(node: Node) -> Permute:
     assert isinstance(order, (list, tuple))
     return Permute(tuple(d % len(order) for d in order if isinstance(d, int)))
 
+
+_VECTORS: Final[dict[Any, tuple[int, int, Any]]] = {
+    aten._linalg_svd.default: (1, 2, False),
+    aten._linalg_eigh.default: (0, 2, "L"),
+}
+"""Decompositions: which result is their values, which argument asks for vectors, and the default of
+the one before it."""
+
+
+@_rule(*_VECTORS)
+def _only_values(node: Node) -> Node | None:
+    """Singular values and eigenvalues (of norms, ranks, condition numbers) without the vectors,
+    which take most of the time, if nothing reads these."""
+    values, asks, before = _VECTORS[node.target]
+    is_read = any(user.users and user.args[1] != values for user in node.users)
+    if is_read or _arg(node, asks) is False or node.kwargs:
+        return None
+    matrix, option = node.args[0], _arg(node, 1)
+    node.args = (matrix, before if option is None else option, False)
+    return None
