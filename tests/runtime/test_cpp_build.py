@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -148,3 +149,16 @@ def test_a_forked_child_compiles_too(tmp_path: Path) -> None:
     """It has no pool threads of its parent's: submitting to that pool waited for ever."""
     environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", FORK], env=environment, check=True)
+
+
+def test_the_key_of_a_kernel_does_not_have_the_folder_of_weft(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that came from another checkout had none of the kernels."""
+    known = cpp_build.toolchain().key("text")
+    copy = tmp_path / "include"
+    shutil.copytree(cpp_build.INCLUDE_DIRECTORY, copy)
+    monkeypatch.setattr(cpp_build, "INCLUDE_DIRECTORY", copy)
+    monkeypatch.setattr(cpp_build, "_toolchain", cpp_build._toolchain.__wrapped__)
+    moved = cpp_build.toolchain()
+    assert str(copy) in moved.command
+    assert moved.key("text") == known != moved.key("other text")
