@@ -4,10 +4,7 @@ import pytest
 
 from tools import fuzz_store
 
-NOT_STORABLE = {
-    "same_global_set", "same_numpy", "same_range", "same_cached", "same_parameter",
-    "same_hook_code",
-}
+NOT_STORABLE = {"same_hook_code"}
 """Controls that say why they are not kept."""
 
 

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
+import numpy
 import torch
 
 from weft.diagnostics.regions import restore_regions
@@ -274,6 +275,7 @@ _RULES: Final[dict[str, Rule]] = {
     "generated": _generated,
     "graph": lambda reader, data: GraphAsData(
         data[2], reader.values(data[2]["outer"]), Reader([]).value, reader.on_disk),
+    "dtype of numpy": lambda reader, data: numpy.dtype(data[2]),
     "member": lambda reader, data: reader.value(data[2])[data[3]],
     "object": _object,
     "tensor": _tensor,

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+import numpy
 import torch
 from torch.fx import Graph, GraphModule
 
@@ -83,7 +84,7 @@ class Writer:
         external = self._externals.get(id(obj))
         if external is not None:
             return external
-        if type(obj) in _CONSTANTS:
+        if type(obj) in _CONSTANTS or isinstance(obj, numpy.dtype):
             return self.value(obj)
         namespace = namespace_of(obj) if type(obj) is dict else None
         if namespace is not None:
@@ -144,6 +145,8 @@ class Writer:
         if isinstance(obj, Graph):
             data = self._graphs[id(obj)] = graph_to_data(self, obj)
             return ["graph", number, data]
+        if isinstance(obj, numpy.dtype) and obj.isbuiltin == 1:
+            return ["dtype of numpy", number, obj.str]
         if isinstance(obj, enum.Enum):
             return ["member", number, self.value(type(obj)), obj.name]
         if _is_of_weft(type(obj).__module__):
