@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <structmember.h>
 
 /* ---- the few driver functions used, as documented in the CUDA driver API ---- */
 
@@ -351,6 +352,12 @@ PyDoc_STRVAR(kernel_doc,
              "buffer is not 16-byte aligned. The kernel's parameters are the buffers, the sizes, and\n"
              "the `reciprocal` of each divisor.");
 
+static PyMemberDef kernel_members[] = {
+    {"unaligned", T_OBJECT, offsetof(Kernel, unaligned), READONLY,
+     "What takes over when a buffer is not 16-byte aligned, or None."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyTypeObject KernelType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weft._cuda.Kernel",
     .tp_doc = kernel_doc,
@@ -360,6 +367,7 @@ static PyTypeObject KernelType = {
     .tp_call = PyVectorcall_Call,
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)kernel_init,
+    .tp_members = kernel_members,
     .tp_traverse = (traverseproc)kernel_traverse,
     .tp_clear = (inquiry)kernel_clear,
     .tp_dealloc = (destructor)kernel_dealloc,

@@ -2,6 +2,7 @@
 
     python -m tools.fuzz_store                  every kind of change in every kind of program
     python -m tools.fuzz_store --short          a few programs of each kind (as CI runs it)
+    python -m tools.fuzz_store --programs trained,trained_twice
 
 Each case is a module in two versions that differ in one thing: a helper's code, a default, a class,
 a closure, an environment variable. One process compiles the first versions and keeps the entries; a
@@ -18,7 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -261,7 +262,7 @@ PROGRAMS: dict[str, str] = {
 
 
 _SHORT_CONTROLS = 4
-"""In the short form, every so many kinds have a control."""
+"""In the short form, and with chosen programs, every so many kinds have a control."""
 
 
 @dataclass(frozen=True)
@@ -274,10 +275,10 @@ class Case:
     changes: bool
 
 
-def cases(short: bool = False) -> Iterator[Case]:
+def cases(short: bool = False, programs: Sequence[str] = tuple(PROGRAMS)) -> Iterator[Case]:
     """Every kind in every program (`short`: in one program each), and controls."""
     for number, (kind, (definitions, fillings, expression)) in enumerate(KINDS.items()):
-        names = list(PROGRAMS)
+        names = list(programs)
         chosen = [names[number % len(names)]] if short else names
         for program in chosen:
             name = f"case_{kind}_{program}"
@@ -286,7 +287,7 @@ def cases(short: bool = False) -> Iterator[Case]:
                 + PROGRAMS[program].format(expression.format(name=name))
                 for filling in fillings.split("|", 1))
             yield Case(name, first, second, changes=True)
-            if short and number % _SHORT_CONTROLS:
+            if (short or len(names) < len(PROGRAMS)) and number % _SHORT_CONTROLS:
                 continue
             control = f"same_{kind}_{program}"
             text = (definitions.format(fillings.split("|", 1)[0], name=control)
@@ -391,13 +392,14 @@ def main() -> int:
     """Run the tool."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--programs", default=",".join(PROGRAMS), help="in these programs alone")
     parser.add_argument("--run", default="")
     parser.add_argument("--backend", default="aot_eager")
     options = parser.parse_args()
     if options.run:
         print(json.dumps(run(options.run, options.backend)))
         return 0
-    chosen = list(cases(options.short))
+    chosen = list(cases(options.short, options.programs.split(",")))
     with tempfile.TemporaryDirectory() as folder:
         first, second = compare(Path(folder), chosen, options.backend)
     return _report(chosen, first, second)

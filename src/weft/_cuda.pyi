@@ -5,6 +5,8 @@ def configure(tensor_offset: int, get_data_ptr: int, get_current_stream: int) ->
 def reciprocal(divisor: int, /) -> tuple[int, int]: ...
 
 class Kernel:
+    unaligned: Callable[..., None] | None
+
     def __init__(
         self,
         image: bytes,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from inspect import signature
+from types import BuiltinFunctionType, NoneType
 from typing import Any
 
 import torch
@@ -259,6 +260,10 @@ def autograd_formula(result: torch.Tensor) -> AutogradFormula | None:
 module_backward_nodes: Callable[..., Any] = BackwardHook._apply_on_tensors
 
 
+# store: what PyTorch's functions that pybind11 has made belong to, which has no name elsewhere.
+FunctionRecord: type = next((
+    type(f.__self__) for f in vars(torch._C).values() if isinstance(f, BuiltinFunctionType)
+    and type(f.__self__).__module__ == "pybind11_builtins"), NoneType)
 push_torch_function_mode = torch._C._push_on_torch_function_stack
 pop_torch_function_mode = torch._C._pop_torch_function_stack
 torch_function_modes = torch._C._len_torch_function_stack

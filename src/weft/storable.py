@@ -40,6 +40,14 @@ class Remade(Protocol):
         """A function of a module of weft, and the arguments with which it makes the same."""
 
 
+@runtime_checkable
+class CompiledLater(Remade, Protocol):
+    """An object that compiles a graph when it is asked to, the first argument of `remade`."""
+
+    on_disk: Any
+    """Where what is compiled is kept."""
+
+
 @final
 class Making(NamedTuple):
     """A function of a module of weft, and the arguments with which it makes a callable."""

@@ -8,16 +8,19 @@ launcher.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, final
 
 import torch
 
 from weft import _cuda
 from weft.runtime.launcher import tensor_offset
-from weft.runtime.triton_build import GpuBinary
+from weft.runtime.tensor_calls import empty
+from weft.runtime.triton_build import GpuBinary, TritonRequest, build
+from weft.storable import storable
 
 THREADS_PER_WARP: Final = 32
 
@@ -59,3 +62,90 @@ def load(
         unaligned=unaligned,
     )
     return kernel
+
+
+Grid = int | str
+"""The number of programs, or the text of a function of the sizes: that number, then the divisors.
+"""
+
+
+@storable
+@final
+@dataclass(frozen=True)
+class Launching:
+    """All that is known of a kernel before it is loaded: in any process it gives the same."""
+
+    request: TritonRequest
+    grid: Grid
+    device: int
+    buffers: int
+    sizes: int
+    divisors: int
+
+    def loaded(self, binary: GpuBinary) -> Callable[..., None]:
+        """The kernel, given its binary."""
+        unaligned = Unaligned(self) if self.request.aligned else None
+        return load(
+            binary, device=self.device, buffers=self.buffers, sizes=self.sizes,
+            divisors=self.divisors, grid=self.grid if isinstance(self.grid, int) else eval(
+                self.grid), unaligned=unaligned)
+
+    def built(self) -> Callable[..., None]:
+        """The kernel, in a process that may have another GPU: that raises."""
+        major, minor = torch.cuda.get_device_capability(self.device)
+        if major * 10 + minor != self.request.arch:
+            raise ValueError("a kernel of another kind of GPU")
+        return self.loaded(build([self.request])[0])
+
+
+@final
+class Unaligned:
+    """The variant of a kernel for buffers that are not 16-byte aligned, compiled when first needed.
+    """
+
+    def __init__(self, aligned: Launching) -> None:
+        self.aligned = aligned
+        self.kernel: Callable[..., None] | None = None
+
+    def __call__(self, *args: object) -> None:
+        if self.kernel is None:
+            request = replace(self.aligned.request, aligned=False)
+            self.kernel = replace(self.aligned, request=request).loaded(build([request])[0])
+        self.kernel(*args)
+
+
+Arguments = tuple[Sequence[int], Sequence[int]]
+"""Of buffers, partial results and sizes, those that the first kernel takes, and the second."""
+
+
+@final
+class TwoStep:
+    """A split reduction as one callable: allocates the partial results, runs both kernels."""
+
+    def __init__(
+        self, first: Callable[..., None], second: Callable[..., None], device: torch.device,
+        n_buffers: int, partials: Sequence[torch.dtype], counts: str, arguments: Arguments,
+    ) -> None:
+        self.first, self.second = first, second
+        self.device, self.n_buffers, self.dtypes = device, n_buffers, partials
+        self.text, self.counts = counts, eval(counts)
+        self.makers: dict[tuple[int, ...], list[Callable[[], torch.Tensor]]] = {}
+        self.of_first, self.of_second = arguments
+
+    def remade(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What another process makes it of."""
+        return TwoStep, (self.first, self.second, self.device, self.n_buffers, self.dtypes,
+                          self.text, (self.of_first, self.of_second))
+
+    def __call__(self, *args: object) -> None:
+        sizes = args[self.n_buffers :]
+        counts = self.counts(*sizes)
+        makers = self.makers.get(counts)
+        if makers is None:
+            makers = self.makers[counts] = [
+                empty(((count,), (1,), 0), dtype, self.device)
+                for count, dtype in zip(counts, self.dtypes, strict=True)
+            ]
+        every = (*args[: self.n_buffers], *[make() for make in makers], *sizes)
+        self.first(*[every[i] for i in self.of_first])
+        self.second(*[every[i] for i in self.of_second])

@@ -27,11 +27,13 @@ from weft.interrupts import wait_for
 from weft.runtime.disk_cache import DiskCache
 from weft.runtime.triton_pool import ServerGone, pool
 from weft.runtime.triton_worker import compile_text
+from weft.storable import storable
 
 FORMAT: Final = 2
 POINTER_ALIGNMENT: Final = 16
 
 
+@storable
 @final
 @dataclass(frozen=True)
 class TritonRequest:

@@ -15,9 +15,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.aot.training.backwards import Backward, Backwards, Indices
 from weft.config import config
 from weft.diagnostics import events
 from weft.interrupts import surface
@@ -30,6 +29,9 @@ from weft.store.packing import packed, unpacked
 from weft.store.ranks import Claim, present_ranks
 from weft.store.reader import Reader
 from weft.store.writer import Writer
+
+if TYPE_CHECKING:  # loaded with the entries that need it
+    from weft.aot.training.backwards import Backward, Backwards, Indices
 
 FORMAT: Final = 1
 
@@ -119,7 +121,7 @@ def _read(data: Data) -> Any:
     return reader.value(data)
 
 
-def keep_backwards(written: Sequence[tuple[Backwards, Data]]) -> None:
+def keep_backwards(written: Sequence[tuple[Any, Data]]) -> None:
     """Keep what was compiled of these, with their graphs as data, and what will be."""
     for backwards, data in written:
         graph = GraphAsData(data, (), Reader([]).value, BackwardsOnDisk)

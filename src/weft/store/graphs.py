@@ -17,14 +17,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cached_property
-from typing import Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from weft._torch import FakeTensor
-from weft.aot.training.backwards import Backwards, OnDisk
 from weft.shapes.algebra.expr import Expr
 from weft.shapes.context import ShapeContext
 from weft.shapes.fakes.fake_mode import MemoFakeMode
@@ -33,6 +32,9 @@ from weft.shapes.graph_facts import AtenFacts, aten_facts, marked
 from weft.store import sizes
 from weft.store.errors import NotStorable
 from weft.store.identity import Data
+
+if TYPE_CHECKING:  # loaded with the entries that need it
+    from weft.aot.training.backwards import Backwards, OnDisk
 
 _DEFAULT: Final = AtenFacts()
 
@@ -189,7 +191,7 @@ def digest_of(data: Data) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-Forms = Callable[[Backwards, GraphAsData], OnDisk]
+Forms: TypeAlias = "Callable[[Backwards, GraphAsData], OnDisk]"
 """Where what is compiled of a graph is kept."""
 
 

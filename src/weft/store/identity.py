@@ -21,6 +21,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, final
 
+import numpy
 import torch
 import torch.distributed as dist
 
@@ -87,6 +88,11 @@ class Looking:
         named = name_of(obj)
         if named is not None and is_library(named[0]):
             return ["named", *named]
+        if isinstance(obj, numpy.ufunc):
+            name = str(obj.__name__)
+            named = ("numpy", name) if vars(numpy).get(name) is obj else None
+        if named is not None and callable(obj) and named[0].partition(".")[0] == "numpy":
+            return ["named", *named]  # its version is in the key
         raise NotStorable(f"it depends on a {type(obj).__module__}.{type(obj).__qualname__}")
 
     def of_function(self, function: types.FunctionType) -> Data:

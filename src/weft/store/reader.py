@@ -276,7 +276,7 @@ _RULES: Final[dict[str, Rule]] = {
     "graph": lambda reader, data: GraphAsData(
         data[2], reader.values(data[2]["outer"]), Reader([]).value, reader.on_disk),
     "dtype of numpy": lambda reader, data: numpy.dtype(data[2]),
-    "member": lambda reader, data: reader.value(data[2])[data[3]],
+    "member": lambda reader, data: getattr(reader.value(data[2]), data[3]),
     "object": _object,
     "tensor": _tensor,
     "method": lambda reader, data: getattr(reader.value(data[2]), data[3]),

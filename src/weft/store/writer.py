@@ -29,14 +29,14 @@ import numpy
 import torch
 from torch.fx import Graph, GraphModule
 
-from weft import _calls, _cpu
-from weft._torch import OpOverload
-from weft.aot.training.backwards import Backwards
+from weft import _calls, _cpu, _cuda
+from weft._torch import CreationMeta, OpOverload
 from weft.diagnostics.regions import Region, regions_of
+from weft.runtime.cuda_kernel import Unaligned
 from weft.runtime.generated_code import generated_source
 from weft.runtime.launcher import KernelSource
 from weft.runtime.tensor_calls import making_of
-from weft.storable import Remade, how_made, is_storable
+from weft.storable import CompiledLater, Remade, how_made, is_storable
 from weft.store.errors import NotStorable
 from weft.store.graphs import graph_to_data
 from weft.store.identity import ATTRIBUTES, C_DESCRIPTORS, MRO, Data, Looking
@@ -68,7 +68,7 @@ class Writer:
         self._kept: list[Any] = []
         self._looking = Looking()
         self._graphs: dict[int, Data] = {}
-        self.backwards: list[tuple[Backwards, Data]] = []
+        self.compiled_later: list[tuple[CompiledLater, Data]] = []
         """Those that were written, with their graphs."""
 
     def external(self, obj: Any, data: Data) -> None:
@@ -147,14 +147,14 @@ class Writer:
             return ["graph", number, data]
         if isinstance(obj, numpy.dtype) and obj.isbuiltin == 1:
             return ["dtype of numpy", number, obj.str]
-        if isinstance(obj, enum.Enum):
+        if isinstance(obj, enum.Enum | CreationMeta):
             return ["member", number, self.value(type(obj)), obj.name]
         if _is_of_weft(type(obj).__module__):
             if isinstance(obj, Remade):
                 function, arguments = obj.remade()
                 data = ["remade", number, self.value(function), self.values(arguments)]
-                if isinstance(obj, Backwards):
-                    self.backwards.append((obj, self._graphs[id(obj.graph)]))
+                if isinstance(obj, CompiledLater):
+                    self.compiled_later.append((obj, self._graphs[id(arguments[0])]))
                 return data
             return ["object", number, *_object(self, obj)]
         if isinstance(obj, torch.Tensor):
@@ -334,6 +334,14 @@ def _kernel(writer: Writer, kernel: Any) -> Data:
     return ["kernel", source.text, source.buffers, source.sizes, source.name]
 
 
+def _gpu_kernel(writer: Writer, kernel: Any) -> Data:
+    if not isinstance(kernel.unaligned, Unaligned):
+        raise NotStorable("it has a GPU kernel without its source")
+    return ["remade", ["name", *_BUILT], [writer.value(kernel.unaligned.aligned)]]
+
+
+_BUILT: Final = ("weft.runtime.cuda_kernel", "Launching.built")
+
 _RULES: Final[dict[type, Rule]] = {
     **{kind: lambda writer, obj: ["of C", writer.value(obj.__objclass__), obj.__name__]
        for kind in C_DESCRIPTORS},
@@ -354,4 +362,5 @@ _RULES: Final[dict[type, Rule]] = {
     _calls.View: _call,
     _calls.Product: _call,
     _cpu.Kernel: _kernel,
+    _cuda.Kernel: _gpu_kernel,
 }

@@ -108,7 +108,7 @@ def keep(compiler: StoringCompiler, record: Record, *, outermost: bool) -> None:
                     files.put(key, content)
                     offer(key, content)
                     events.count("entries_stored")
-                    keep_backwards(writer.backwards)
+                    keep_backwards(writer.compiled_later)
                     return
     except NotStorable as reason:
         events.count("entries_not_stored")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 
@@ -19,8 +19,7 @@ from weft.codegen.triton.specializations import Specialization, Specializations,
 from weft.codegen.triton.split_reductions import Split, split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
 from weft.diagnostics import events
-from weft.runtime.cuda_kernel import load
-from weft.runtime.tensor_calls import empty
+from weft.runtime.cuda_kernel import Grid, Launching, TwoStep
 from weft.runtime.triton_build import GpuBinary, TritonRequest, build
 from weft.shapes.algebra.printing import python_text
 
@@ -132,7 +131,7 @@ class _Target:
         return [
             next(loaded)
             if split is None
-            else _TwoStep(kernel, split, next(loaded), next(loaded), self.index)
+            else _two_step(kernel, split, next(loaded), next(loaded), self.index)
             for kernel, (_, split) in zip(kernels, spelled, strict=True)
         ]
 
@@ -156,48 +155,27 @@ def _load_each(
 
 
 def _load(spelled: Spelled, binary: GpuBinary, arch: int, device: int) -> Callable[..., None]:
-    grid = _grid(spelled.source, spelled.sizes)
-    unaligned = _LazyUnaligned(spelled.source, arch, grid, device, len(spelled.sizes))
-    return load(
-        binary, device=device, buffers=spelled.source.pointers, sizes=len(spelled.sizes),
-        divisors=len(spelled.source.divisors), grid=grid, unaligned=unaligned,
+    source = spelled.source
+    return Launching(
+        _request(source, arch, aligned=True), _grid(source, spelled.sizes), device, source.pointers,
+        len(spelled.sizes), len(source.divisors)).loaded(binary)
+
+
+def _two_step(
+    kernel: Kernel, split: Split, first: Callable[..., None], second: Callable[..., None],
+    device: int,
+) -> TwoStep:
+    counts = ", ".join(python_text(count) for _, count in split.partials.values())
+    names = [b.name for b in kernel.buffers] + [*split.partials] + [*map(str, kernel.sizes)]
+    position = {name: i for i, name in enumerate(names)}
+    of_first, of_second = (
+        [position[n] for n in (*(b.name for b in k.buffers), *map(str, k.sizes))]
+        for k in (split.first, split.second)
     )
-
-
-@final
-class _TwoStep:
-    """A split reduction as one callable: allocates the partial results, runs both kernels."""
-
-    def __init__(
-        self, kernel: Kernel, split: Split, first: Callable[..., None], second: Callable[..., None],
-        device: int,
-    ) -> None:
-        self.first, self.second = first, second
-        self.device = torch.device("cuda", device)
-        self.n_buffers = len(kernel.buffers)
-        self.dtypes = [to_torch(dtype) for dtype, _ in split.partials.values()]
-        counts = ", ".join(python_text(count) for _, count in split.partials.values())
-        self.counts = _function(kernel.sizes, f"({counts},)")
-        self.makers: dict[tuple[int, ...], list[Callable[[], torch.Tensor]]] = {}
-        names = [b.name for b in kernel.buffers] + [*split.partials] + [*map(str, kernel.sizes)]
-        position = {name: i for i, name in enumerate(names)}
-        self.of_first, self.of_second = (
-            [position[n] for n in (*(b.name for b in k.buffers), *map(str, k.sizes))]
-            for k in (split.first, split.second)
-        )
-
-    def __call__(self, *args: object) -> None:
-        sizes = args[self.n_buffers :]
-        counts = self.counts(*sizes)
-        makers = self.makers.get(counts)
-        if makers is None:
-            makers = self.makers[counts] = [
-                empty(((count,), (1,), 0), dtype, self.device)
-                for count, dtype in zip(counts, self.dtypes, strict=True)
-            ]
-        every = (*args[: self.n_buffers], *[make() for make in makers], *sizes)
-        self.first(*[every[i] for i in self.of_first])
-        self.second(*[every[i] for i in self.of_second])
+    return TwoStep(
+        first, second, torch.device("cuda", device), len(kernel.buffers),
+        [to_torch(dtype) for dtype, _ in split.partials.values()],
+        _function_text(kernel.sizes, f"({counts},)"), (of_first, of_second))
 
 
 def _request(source: TritonSource, arch: int, *, aligned: bool) -> TritonRequest:
@@ -207,41 +185,13 @@ def _request(source: TritonSource, arch: int, *, aligned: bool) -> TritonRequest
     )
 
 
-Grid = int | Callable[..., tuple[int, ...]]
-"""The number of programs, or a function of the sizes: that number, then the divisors."""
-
-
 def _grid(source: TritonSource, sizes: tuple[str, ...]) -> Grid:
     if isinstance(source.programs, int) and not source.divisors:
         return source.programs
     values = ", ".join(map(python_text, (source.programs, *source.divisors)))
-    return _function(sizes, f"({values},)")
+    return _function_text(sizes, f"({values},)")
 
 
-def _function(names: Sequence[object], text: str) -> Callable[..., Any]:
-    """A function of the sizes."""
-    function: Callable[..., Any] = eval(f"lambda {', '.join(map(str, names))}: {text}")
-    return function
-
-
-@final
-@dataclass
-class _LazyUnaligned:
-    """The variant of a kernel for buffers that are not 16-byte aligned, compiled when first needed.
-    """
-
-    source: TritonSource
-    arch: int
-    grid: Grid
-    device: int
-    sizes: int
-    kernel: Callable[..., None] | None = None
-
-    def __call__(self, *args: object) -> None:
-        if self.kernel is None:
-            (binary,) = build([_request(self.source, self.arch, aligned=False)])
-            self.kernel = load(
-                binary, device=self.device, buffers=self.source.pointers, sizes=self.sizes,
-                divisors=len(self.source.divisors), grid=self.grid,
-            )
-        self.kernel(*args)
+def _function_text(names: Sequence[object], text: str) -> str:
+    """The text of a function of the sizes."""
+    return f"lambda {', '.join(map(str, names))}: {text}"
