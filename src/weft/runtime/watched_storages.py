@@ -29,6 +29,7 @@ from weft.runtime.launcher import tensor_offset
 
 _WORDS: Final = 13
 """Words of a c10::StorageImpl and of a c10::TensorImpl that are searched."""
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 MATERIALIZE: Final = "_ZN3c104impl3cow15materialize_cowEPNS_11StorageImplE"
 """PyTorch's own hook, by which its place is found."""
 GET_CONST_DATA: Final = "torch_get_const_data_ptr"
@@ -36,8 +37,7 @@ GET_CONST_DATA: Final = "torch_get_const_data_ptr"
 
 def watched(tensors: tuple[torch.Tensor, ...]) -> _watched.Watch | None:
     """Watch the tensors' memory from now on; None if that is not possible for one of them."""
-    places = _places()
-    if places is None or not all(_is_only_torchs(tensor, places) for tensor in tensors):
+    if not all(map(can_be_watched, tensors)):
         return None
     try:
         return _watched.Watch(tensors)
@@ -48,7 +48,12 @@ def watched(tensors: tuple[torch.Tensor, ...]) -> _watched.Watch | None:
 def can_be_watched(tensor: torch.Tensor) -> bool:
     """Whether writes to the tensor's memory would all be noticed from now on."""
     places = _places()
-    return places is not None and _is_only_torchs(tensor, places)
+    if places is None or type(tensor) not in _PLAIN:
+        return False
+    try:
+        return _is_only_torchs(tensor, places)
+    except RuntimeError:  # a tensor of a transform, which has no storage
+        return False
 
 
 def can_watch() -> bool:

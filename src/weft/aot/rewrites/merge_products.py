@@ -130,7 +130,7 @@ def _reads_any_rows(user: Node) -> bool:
 def _merge(graph: Graph, products: list[Node], positions: dict[Node, int]) -> list[Merged]:
     """One product for several, the first of which it precedes."""
     first, evaluator = products[0], Evaluator.current()
-    weights = [p.args[-1].args[0] for p in products]  # type: ignore[union-attr]
+    weights = [p.all_input_nodes[-1].all_input_nodes[0] for p in products]
     sources: list[list[Any]] = [weights]
     if first.target is aten.addmm.default:
         sources.append([p.args[0] for p in products])
@@ -138,7 +138,8 @@ def _merge(graph: Graph, products: list[Node], positions: dict[Node, int]) -> li
     weight, *bias = (_new_input(graph, nodes, evaluator) for nodes in sources)
     with graph.inserting_before(first):
         emit = _emitter(graph, first, evaluator)
-        whole = emit(first.target, *bias, first.args[-2], emit(aten.t.default, weight))
+        op = aten.addmm.default if bias else aten.mm.default
+        whole = emit(op, *bias, first.args[-2], emit(aten.t.default, weight))
         start = 0
         for product in products:
             end = start + product.meta["val"].shape[1]
@@ -158,8 +159,8 @@ def _new_input(graph: Graph, parts: Sequence[Node], evaluator: Evaluator) -> Nod
 
 
 def _emitter(graph: Graph, place: Node, evaluator: Evaluator) -> Callable[..., Node]:
-    def emit(op: object, *args: object, **kwargs: object) -> Node:
-        value = evaluator.run(op, args, kwargs).value  # type: ignore[arg-type]
+    def emit(op: OpOverload, *args: object, **kwargs: object) -> Node:
+        value = evaluator.run(op, args, kwargs).value
         return add_node(graph, op, args, kwargs, {**place.meta, "val": value})
 
     return emit
@@ -173,7 +174,7 @@ def _replace(graph: Graph, old: Node, new: Node, evaluator: Evaluator) -> None:
             if user.target in VIEWS and _is_viewable(new, user):
                 view = emit(aten.view.default, new, *user.args[1:])
                 _replace(graph, user, view, evaluator)
-            elif user.target in MOVES:
+            elif isinstance(user.target, OpOverload) and user.target in MOVES:
                 moved = emit(user.target, new, *user.args[1:], **user.kwargs)
                 _replace(graph, user, moved, evaluator)
             elif user.target is ATTENTION and new.meta["val"].stride(-1) == 1:
