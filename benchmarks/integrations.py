@@ -105,7 +105,9 @@ def main() -> None:
                 rows[tuple(row.split(" | ")[:3])] = row
                 print(row, end="", flush=True)
     if arguments.write:
-        table = _HEAD + "".join(rows.values())
+        order = [(f"| {library}", program) for library, program in PROGRAMS]
+        table = _HEAD + "".join(row for _, row in sorted(
+            rows.items(), key=lambda item: order.index((item[0][0], item[0][1]))))
         PAGE.write_text(_TABLE.sub(lambda m: m[1] + table + m[2], PAGE.read_text()))
 
 
