@@ -122,3 +122,19 @@ def test_modes_are_those_of_the_call():
     assert compiled(x).requires_grad
     with torch.no_grad():
         assert not compiled(x).requires_grad
+
+
+def test_library_calls_run_as_they_are_and_loops_of_elements_are_not_written_out():
+    x = torch.randn(40, 40)
+    for function in (torch.linalg.svd, lambda x: x.sort(-1), torch.linalg.svdvals):
+        compiled = weft.compile(function)
+        with torch.no_grad():
+            found, wanted = compiled(x), function(x)
+        pairs = [(found, wanted)] if isinstance(wanted, torch.Tensor) else zip(
+            found, wanted, strict=True)
+        assert type(found) is type(wanted)
+        for left, right in pairs:
+            assert torch.equal(left, right)
+    a, tau = torch.randn(140, 20, requires_grad=True), torch.randn(20, requires_grad=True)
+    result = weft.compile(torch.linalg.householder_product)(a, tau)
+    assert type(result.grad_fn).__name__ == "LinalgHouseholderProductBackward0"

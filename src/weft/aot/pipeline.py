@@ -93,8 +93,8 @@ def _compile_traced(
             tracer, traced = trace(gm, example_inputs)
             joint = trace_backward(tracer, traced)
         traced.asserts = symbols.asserts
-        if lowered is not None and runs_as_it_is(gm, traced, joint):
-            events.record("perf", text="run as it is: a small graph, by PyTorch's own nodes")
+        if lowered is not None and runs_as_it_is(gm, traced, joint, lowered):
+            events.record("perf", text="run as it is, by PyTorch's own functions and nodes")
             return run_captured(gm)
         if joint is not None:
             call = compile_joint(gm, tracer, traced, joint, compiler, lowered)

@@ -1,8 +1,9 @@
-"""Graphs that PyTorch runs in less time than compiled code: small training graphs, and views.
+"""Graphs that PyTorch runs in less time than compiled code: small training graphs, library calls.
 
 Place in the pipeline: asked by `pipeline.py` when a graph has been traced. A compiled training
-graph has an autograd node in Python, which costs as much as two or three of eager's; views are made
-by PyTorch anyway. So the captured graph itself runs, which for such a graph is eager::
+graph has an autograd node in Python, which costs as much as two or three of eager's; views and
+decompositions are made by PyTorch anyway. So the captured graph itself runs, which for such a graph
+is eager::
 
     def f(x):                      # x: (4, 64), needs gradients
         return x.softmax(-1)       # runs as it is
@@ -23,6 +24,8 @@ from torch.fx import Graph, GraphModule, Node
 from weft._torch import OpOverload, tree_flatten
 from weft.aot.graph import is_view
 from weft.aot.operators import Kind, facts
+from weft.aot.rewrites.decompositions import find
+from weft.aot.rewrites.expand import Lowered
 from weft.aot.tracing.trace import Traced
 from weft.aot.training.joint import JointGraph
 from weft.config import config
@@ -36,18 +39,26 @@ MOST_CALLS: Final = 2
 """Operators of a graph of several calls; more are faster as one autograd node."""
 MOST_IN_ONE: Final = 4
 """Operators that a single call of PyTorch consists of."""
+MOST_NODES: Final = 300
+"""Of the graph of a single call: more are a loop over elements that PyTorch writes out."""
 _NO_WORK: Final = frozenset({aten.empty_like.default, aten.empty.memory_format})
 
 
-def runs_as_it_is(gm: GraphModule, traced: Traced, joint: JointGraph | None) -> bool:
+def runs_as_it_is(
+    gm: GraphModule, traced: Traced, joint: JointGraph | None, lowered: Lowered
+) -> bool:
     """Whether a captured graph is best run by PyTorch's own nodes."""
     if not config.small_graphs_by_autograd or config.passes or config.check_numerics:
         return False
     if not _is_plain(gm) or _has_effects(traced):
         return False
-    if joint is None:
-        return not any(_computes(n) for n in traced.graph.nodes)
-    return _is_small(joint.graph, len([n for n in gm.graph.nodes if _is_call(n)]))
+    graph = traced.graph if joint is None else joint.graph
+    n_calls = len([n for n in gm.graph.nodes if _is_call(n)])
+    if n_calls == 1 and len(graph.nodes) > MOST_NODES:
+        return True
+    if _calls_libraries(graph, lowered):
+        return True
+    return joint is not None and _is_small(graph, n_calls)
 
 
 def _is_plain(gm: GraphModule) -> bool:
@@ -83,6 +94,18 @@ def _is_ordinary(noted: CapturedFacts) -> bool:
 def _has_effects(traced: Traced) -> bool:
     return bool(traced.mutated or traced.lifted or traced.counts or traced.numbers
                 or traced.asserts)
+
+
+def _calls_libraries(graph: Graph, lowered: Lowered) -> bool:
+    """Whether nothing becomes a kernel, on CPUs."""
+    return all(_is_library_call(n, lowered) for n in graph.nodes if _computes(n)) and all(
+        t.device.type == "cpu" for n in graph.nodes for t in _tensors(n))
+
+
+def _is_library_call(node: Node, lowered: Lowered) -> bool:
+    op: Any = node.target
+    is_known = lowered(op) or find(op) is not None or facts(op).kind is Kind.COLLECTIVE
+    return op.namespace == "aten" and not is_known
 
 
 def _is_small(graph: Graph, n_calls: int) -> bool:
