@@ -11,7 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
+
+import torch
+
+Packing: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""Lays out a weight as a library wants it."""
 
 
 @final
@@ -26,9 +31,9 @@ class GraphCall:
     """If it raises, the graph's inputs hold what they held before."""
     in_stages: bool = False
     """It gives an iterator of (number, output) pairs for each of `GraphFacts.stages`."""
-    weights: tuple[tuple[int, int | None], ...] = ()
-    """Inputs that it only multiplies rows with, by oneDNN, and how many rows, if that is known: a
-    packed weight will do as well."""
+    weights: tuple[tuple[int, Packing], ...] = ()
+    """Inputs that are only weights of oneDNN's calls, and how they are packed: a packed weight will
+    do as well."""
     source: str = ""
     """The code of `call`, if that is generated."""
 

@@ -30,7 +30,7 @@ from weft.codegen.values import Buffer, ExternCall, Value
 from weft.diagnostics import events
 from weft.diagnostics.regions import kernel_region, name_kernels
 from weft.errors import SourceLine
-from weft.graph_call import GraphCall
+from weft.graph_call import GraphCall, Packing
 from weft.passes.framework import run_stage
 from weft.runtime.generated_code import load
 from weft.shapes.algebra.expr import Expr, IntExpr, subs
@@ -54,7 +54,7 @@ class Artifact:
     decisions: list[str] = field(default_factory=list)
     extern_ops: list[str] = field(default_factory=list)
     in_stages: bool = False
-    weights: tuple[tuple[int, int | None], ...] = ()
+    weights: tuple[tuple[int, Packing], ...] = ()
 
     def __call__(self, args: list[Any]) -> list[object]:
         return self.call(args)
@@ -92,13 +92,15 @@ def compile_graph(graph: GraphModule) -> Artifact:
 
 def _weights(
     sequence: CallSequence, lowered: GraphLowering, schedule: Schedule
-) -> tuple[tuple[int, int | None], ...]:
-    """The inputs that are read as weights of products alone."""
+) -> tuple[tuple[int, Packing], ...]:
+    """The inputs that are read as weights of products or of convolutions alone."""
     returned = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
-    weights: list[tuple[int, int | None]] = []
+    weights: list[tuple[int, Packing]] = []
     for position, item in enumerate(lowered.inputs):
         uses = sequence.weights.get(item.name) if isinstance(item, Buffer) else None
         if uses is None or not isinstance(item, Buffer) or item.name in returned:
+            continue
+        if len({type(packing) for _, packing in uses}) > 1:
             continue
         products = [call for call, _ in uses]
         readers = [step for step in schedule.steps if item.name in step_reads(step)]

@@ -19,6 +19,7 @@ import torch
 
 from weft.runtime.cpp_build import machine_features
 from weft.runtime.disk_cache import DiskCache
+from weft.runtime.packing import LinearPacking
 
 SHAPE: Final = (256, 512, 512)
 """Rows, inner size and columns of the trial that stands for all: about a millisecond."""
@@ -74,14 +75,9 @@ def packed_is_faster(rows: int) -> bool:
     if linear is None:
         return False
     sample = next((s for s in PACKED_SHAPES if rows <= 2 * s[0]), PACKED_SHAPES[-1])
-    return _known(("packed", sample), lambda: _advantage(linear, sample, pack_weight)
+    return _known(("packed", sample), lambda: _advantage(
+        linear, sample, lambda weight, n: LinearPacking(n)(weight))
                   ) > PACKED_MARGIN
-
-
-def pack_weight(weight: torch.Tensor, rows: int | None) -> torch.Tensor:
-    """The weight of a linear layer in oneDNN's own layout for so many rows."""
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight, rows)
-    return packed
 
 
 def _known(question: tuple[object, ...], measure: Callable[[], float]) -> float:

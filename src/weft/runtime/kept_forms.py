@@ -4,7 +4,7 @@ Place in the pipeline: around the compiled calls of graphs without gradients; ma
 `aot/kept_forms.py`. A form is made at the first call that needs it, and again whenever somebody
 could have written to its parameters since (`watched_storages.py`)::
 
-    call = KeptForms(run, {1: 512})
+    call = KeptForms(run, {1: LinearPacking(512)})
     call([x, weight])            # packs weight; run([x, packed])
     call([x, weight])            # run([x, packed])
     weight.data.mul_(2)
@@ -27,7 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from weft._watched import Watch
 from weft.config import config
-from weft.runtime.gemm_speed import pack_weight
+from weft.graph_call import Packing
 from weft.runtime.watched_storages import can_be_watched, watched
 
 COST: Final = 8
@@ -106,17 +106,17 @@ _calls: Final[weakref.WeakSet[KeptForms]] = weakref.WeakSet()
 class KeptForms:
     """A compiled call that gets forms of its parameters.
 
-    packed: inputs of which a packed form will do, with the number of rows that they are multiplied
-    with; those behind the call's inputs are derived forms.
+    packed: inputs of which a packed form will do, and how it is packed; those behind the call's
+    inputs are derived forms.
     """
 
     def __init__(
-        self, run: Run, packed: Mapping[int, int | None], n_inputs: int,
+        self, run: Run, packed: Mapping[int, Packing], n_inputs: int,
         derived: Derived | None = None,
     ) -> None:
         self.run = run
-        self.packed = {i: rows for i, rows in packed.items() if i < n_inputs}
-        self.packed_forms = {i - n_inputs: rows for i, rows in packed.items() if i >= n_inputs}
+        self.packed = {i: how for i, how in packed.items() if i < n_inputs}
+        self.packed_forms = {i - n_inputs: how for i, how in packed.items() if i >= n_inputs}
         self.derived = derived
         self.key = min((*self.packed, *(derived.positions if derived is not None else ())))
         self.limit = config.kept_forms_mb << 20
@@ -186,8 +186,8 @@ class KeptForms:
 
     def _derived(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         forms = [] if self.derived is None else self.derived.derive(inputs)
-        for k, rows in self.packed_forms.items():
-            forms[k] = pack(forms[k], rows)
+        for k, packing in self.packed_forms.items():
+            forms[k] = pack(forms[k], packing)
         return forms
 
     def _room(self, inputs: Sequence[torch.Tensor], needed: Sequence[int]) -> int:
@@ -222,7 +222,7 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def pack(weight: torch.Tensor, rows: int | None) -> torch.Tensor:
+def pack(weight: torch.Tensor, packing: Packing) -> torch.Tensor:
     """The weight of a linear layer in oneDNN's own layout (of a copy, because packing asks for
     memory that may be written)."""
-    return pack_weight(weight.detach().clone(), rows)
+    return packing(weight.detach().clone())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from weft.codegen.values import Buffer, ExternCall, Strided
+from weft.graph_call import Packing
 from weft.runtime import tensor_calls
 from weft.runtime.tensor_calls import Layout
 from weft.shapes.algebra.expr import IntExpr
@@ -34,8 +35,8 @@ class CallSequence:
     asserts: Asserts = field(default_factory=lambda: Asserts((), ()))
     bound: dict[str, int] = field(default_factory=dict)
     """The symbols whose values lines give, each with the number of lines up to there."""
-    weights: dict[str, list[tuple[ExternCall, int | None]]] = field(default_factory=dict)
-    """The products that take a whole buffer as oneDNN's weight, with their numbers of rows."""
+    weights: dict[str, list[tuple[ExternCall, Packing]]] = field(default_factory=dict)
+    """The products that take a whole buffer as oneDNN's weight, and how it is packed."""
     _names: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def text(self) -> str:

@@ -19,6 +19,7 @@ from weft.codegen.lowering.onednn import is_for_onednn, operands_of, products
 from weft.codegen.values import ExternCall, Strided
 from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm, depth_in_two, is_worth_pieces
 from weft.runtime.gemm_speed import linear_or_empty, onednn_linear
+from weft.runtime.packing import LinearPacking
 
 aten = torch.ops.aten
 
@@ -77,6 +78,6 @@ def _spell_onednn(
     if known and right.buffer.is_state and is_whole(weight):
         rows = left.shape[0]
         sequence.weights.setdefault(weight.buffer.name, []).append(
-            (call, rows if isinstance(rows, int) else None))
+            (call, LinearPacking(rows if isinstance(rows, int) else None)))
     texts = [sequence.tensor(v) if v is not None else "None" for v in (left, weight, bias)]
     return f"{name}({', '.join(texts)}, {activation!r}, [], {algorithm!r})"

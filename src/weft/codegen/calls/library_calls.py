@@ -22,6 +22,7 @@ from weft.codegen.calls.call_sequence import (
     plain_strides,
     shape_text,
 )
+from weft.codegen.calls.convolution_calls import spell_convolution
 from weft.codegen.calls.gemm_calls import spell_gemm
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime import tensor_calls
@@ -60,7 +61,8 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
     text = (
         spell_gemm(sequence, call) or _spell_product(sequence, call)
-        or _spell_new_memory(sequence, call) or _spell_aten(sequence, call)
+        or spell_convolution(sequence, call) or _spell_new_memory(sequence, call)
+        or _spell_aten(sequence, call)
     )
     numbers = [b.name for b in call.binds if b.dim is None]
     left = f"{', '.join(numbers)} = " if numbers else left if targets else ""

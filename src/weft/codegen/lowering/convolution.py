@@ -33,6 +33,7 @@ from weft.codegen.lowering.registry import (
 from weft.codegen.values import ExternCall, Strided, Value
 from weft.runtime.gemm_speed import onednn_linear
 from weft.runtime.image_speed import MIN_PRODUCTS, is_mostly_weight
+from weft.runtime.packing import onednn_convolution
 from weft.shapes.algebra.layout import channels_last, row_major
 from weft.shapes.algebra.views import Shape
 from weft.shapes.symnode import hint
@@ -99,6 +100,9 @@ def convolution(
         return depthwise(cx, x, weight, bias, stride, padding, dilation)
     if transposed or not _is_suitable(cx, x, weight, bias):
         raise NotLowered
+    if may_be_packed(weight):
+        cx.layouts[0] = channels_last(cx.shape)
+        return _library_call(cx, channels_last_copy(cx, x), weight, bias, options)
     if _is_product(weight, stride, padding, groups) and onednn_linear() is not None:
         return _as_product(cx, channels_last_copy(cx, x), weight, bias)
     images = _count(x.shape) + _count(cx.shape)
@@ -107,6 +111,16 @@ def convolution(
         return _library_call(cx, _row_major_copy(cx, x), weight, bias, options)
     cx.layouts[0] = channels_last(cx.shape)
     return _library_call(cx, channels_last_copy(cx, x), weight, bias, options)
+
+
+def may_be_packed(weight: Value) -> bool:
+    """Whether it is a parameter of which oneDNN may get a form that was packed once
+    (`calls/convolution_calls.py`)."""
+    impl = weight.impl
+    if not isinstance(impl, Strided) or not impl.buffer.is_state or onednn_convolution() is None:
+        return False
+    buffer = impl.buffer
+    return (impl.shape, impl.strides, impl.offset) == (buffer.shape, buffer.strides, 0)
 
 
 def _library_call(
