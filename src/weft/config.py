@@ -65,6 +65,9 @@ class Config:
     specialize_zero_one: bool = _knob(
         True, "Symbolic sizes are 2 or more; 0 and 1 are compiled for themselves. Off: one variant "
         "serves them too, where the program does not ask.", group="capture")
+    repeat_calls: bool = _knob(
+        True, "Calls that only repeat an earlier one, as those of equal layers do, are not "
+        "interpreted again.", group="capture")
     inline_depth_limit: int = _knob(
         200, "Depth of inlined Python calls at which capture breaks the graph.", group="capture")
     step_limit: int = _knob(

@@ -29,6 +29,7 @@ from weft.capture.core.frame import Frame
 from weft.capture.core.graph import GraphBuilder
 from weft.capture.core.interpreter_state import (
     AutogradState,
+    CallState,
     ClassState,
     ContinuationCompiler,
     DataState,
@@ -60,6 +61,7 @@ from weft.capture.library.numbers.symbolic_numbers import (
 )
 from weft.capture.library.operators.operations import binary_operation, equal_values, same_object
 from weft.capture.library.tensors.known_data import known_fake
+from weft.capture.repeats.calls import RepeatedCalls
 from weft.config import config
 from weft.errors import SourceLine
 from weft.interrupts import checkpoint
@@ -86,6 +88,7 @@ class SymbolicInterpreter:
         self.code = code
         self.root_globals = globals
         self.fakes = fakes
+        self.calls = CallState()
         self.policy = policy
         self.compiler = compiler
         self.called_in_handler = sys.exc_info()[1] is not None
@@ -110,6 +113,7 @@ class SymbolicInterpreter:
         self.outside = OutsideObjects(self.guards)
         self.builder: Any = GraphBuilder()
         """Where calls are recorded: the graph, or the subgraph under construction."""
+        self.repeats = RepeatedCalls(self.builder)
         self.effects = SideEffects()
         self.shapes = self._shape_context(data_dependent)
         self.early_ends = EarlyEnds()
@@ -197,6 +201,11 @@ class SymbolicInterpreter:
         finally:
             self.depth -= 1
             self.frame = outer
+
+    def run_inlined(self, frame: Frame, function: SymbolicValue, args: Args, kwargs: Kwargs
+                    ) -> SymbolicValue:
+        """Interpret the frame of a function called with these arguments, or do what that does."""
+        return self.repeats.run(self, frame, function, args, kwargs, _path_of)
 
     def _run_until_raise(self, frame: Frame) -> SymbolicValue:
         program, stops = frame.program.instructions, self.stops
@@ -445,6 +454,8 @@ class SymbolicInterpreter:
         self.autograd = AutogradState()
         self.effects = SideEffects()
         self.guards.stack = tuple
+        self.repeats.forget()
+        self.calls = CallState()
         for item in getattr(self.builder, "inputs", ()):
             item.example = None
         if self.root is not None:
@@ -478,7 +489,12 @@ def _modules_of(frame: Frame) -> dict[str, tuple[str, type]]:
         names = frame.code.co_varnames
         own = frame.locals.get(names[0]) if names and frame.code.co_name == "forward" else None
         if isinstance(own, ModuleValue) and own.source is not None:
-            path = _KEY.sub(r".\1", own.source.name)
-            path = f"L['self']{path[4:]}" if path.startswith("self.") else path
-            frame.modules = {**frame.modules, str(id(own.real())): (path, own.cls)}
+            frame.modules = {
+                **frame.modules, str(id(own.real())): (_path_of(own.source), own.cls)}
     return frame.modules
+
+
+def _path_of(source: Source) -> str:
+    """The path of a module in torch.compile's form."""
+    path = _KEY.sub(r".\1", source.name)
+    return f"L['self']{path[4:]}" if path.startswith("self.") else path

@@ -86,6 +86,8 @@ class DynamicPolicy:
         self.unexpected: set[Hashable] = set()
         """Branches without expectations: they end loops."""
         self._disappointments: deque[int] = deque(maxlen=_MOST_DISAPPOINTMENTS)
+        self.repeats_calls = True
+        """Whether calls may repeat earlier ones (`capture/repeats/`)."""
         self.contents = Contents()
         self._n_tested = 0
         self.fixes_all = False
@@ -153,6 +155,10 @@ class DynamicPolicy:
         if argument and self._of_arguments and value not in (0, 1):
             return True
         return self.automatic and self._seen.has_changed(name)
+
+    def has_asked_for(self, name: str) -> bool:
+        """Whether it was asked whether the number called ``name`` is symbolic."""
+        return self._seen.knows_number(name)
 
     def is_replaced(self, name: str, function: FunctionType) -> bool:
         """Whether the function called ``name`` was another one at an earlier capture: the program

@@ -62,6 +62,10 @@ class SeenValues:
             self._changed_numbers.add(name)
         self._numbers[name] = value
 
+    def knows_number(self, name: str) -> bool:
+        """Whether a number of that name was ever remembered."""
+        return name in self._numbers
+
     def has_changed(self, name: str) -> bool:
         """Whether a number has had several values."""
         return name in self._changed_numbers

@@ -43,6 +43,12 @@ class EarlyEnds:
         self.all_in_inference = False
         """Whether the graph runs in inference mode as a whole."""
 
+    @property
+    def count(self) -> int:
+        """How many reasons have been noted."""
+        return sum(map(len, (self.retained, self.copied_views, self.shown_texts, self._held_cells,
+                             self._generators, self._inference_starts)))
+
     def note_generator(self, tx: Interpreter, value: object) -> None:
         """Record that the current call made a generator."""
         if tx.frame is not None:

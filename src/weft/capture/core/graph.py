@@ -59,6 +59,8 @@ class CallRecorder:
         self.graph = fx.Graph()
         self.n_calls = 0
         """How many of the nodes make the graph worth compiling."""
+        self.n_made = 0
+        """How many nodes of calls were ever made."""
         self.n_checks = 0
         """How many of the nodes check conditions on data."""
 
@@ -85,6 +87,7 @@ class CallRecorder:
         node.meta["example_value"] = example
         node.meta["stack"] = stack
         self.n_calls += 1
+        self.n_made += 1
         return node
 
     def effect(

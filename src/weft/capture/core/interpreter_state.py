@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
 
+from torch import fx
+
 from weft.capture.core.base import SymbolicValue
 from weft.capture.core.data_checks import EarlyCheck, InputTest
 from weft.capture.core.graph import GraphInput
@@ -77,6 +79,18 @@ class DataState:
     """By the inputs that the graph had written: others whose data was known or tested then."""
     from_inputs: dict[Any, bool] = field(default_factory=dict)
     """Whether a graph node depends on inputs alone, for the nodes examined so far."""
+    n_asked: int = 0
+    """How often it was asked what a tensor holds."""
+
+
+@final
+@dataclass(slots=True)
+class CallState:
+    """The operators in the graph that can be run again on other tensors (`capture/repeats/`)."""
+
+    nodes: list[fx.Node] = field(default_factory=list)
+    n_effects: int = 0
+    """How many of them do more than compute a result."""
 
 
 @final

@@ -177,6 +177,11 @@ class Lifetimes:
         """Watch another object."""
         self._watched[id(value)] = (value, None, "")
 
+    @property
+    def count(self) -> int:
+        """How many objects have been noted."""
+        return len(self.deleted) + len(self._watched)
+
     def all_held(self, tx: Interpreter) -> bool:
         """Whether all watched objects are still alive after the last instruction."""
         return self._n_visited < _PATIENCE and all(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from weft.capture.core.frame import Frame
     from weft.capture.core.interpreter_state import (
         AutogradState,
+        CallState,
         ClassState,
         ContinuationCompiler,
         DataState,
@@ -81,6 +82,7 @@ class Interpreter(Protocol):
 
     # What is known so far, by subject.
     fakes: FakeContext
+    calls: CallState
     policy: DynamicPolicy
     shapes: ShapeContext
     state: GlobalState
@@ -96,6 +98,10 @@ class Interpreter(Protocol):
 
     def run(self, frame: Frame) -> SymbolicValue:
         """Interpret a frame until it returns, or until its generator yields."""
+
+    def run_inlined(self, frame: Frame, function: SymbolicValue, args: Args, kwargs: Kwargs
+                    ) -> SymbolicValue:
+        """Interpret the frame of a function called with these arguments, or do what that does."""
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Continue at the exception's handler in this frame, or raise to the caller."""

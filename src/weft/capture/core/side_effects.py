@@ -63,6 +63,11 @@ class SideEffects:
         eager."""
         return [f"{emit.value(tensor)}.grad = None" for tensor in self._forgotten]
 
+    @property
+    def n_forgotten(self) -> int:
+        """How many gradients the program drops."""
+        return len(self._forgotten)
+
     def __len__(self) -> int:
         return len(self._touched)
 

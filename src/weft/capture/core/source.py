@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple, final
 
@@ -72,6 +72,24 @@ class Source:
 
     def children(self) -> Iterator[Source]:
         return iter(self._children.values())
+
+    def steps(self) -> Iterator[tuple[object, Source]]:
+        """The sources one step further, each with its key."""
+        return iter(self._children.items())
+
+    def step(self, key: object) -> Source | None:
+        """The source one step further with this key, if there is one."""
+        return self._children.get(key)
+
+    def again(self, base: Source) -> Source:
+        """The same step from another source."""
+        assert self.base is not None
+        kind, *operands = self.accessor
+        named = _STEPS.get(kind)
+        if named is not None:
+            return named(base, *operands)
+        key = next(key for key, child in self.base.steps() if child is self)
+        return base.child(self.accessor, key, self.name.replace(self.base.name, base.name))
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -158,6 +176,13 @@ class Source:
 
     def __repr__(self) -> str:
         return f"Source({self.name})"
+
+
+_STEPS: Final[Mapping[str, Callable[..., Source]]] = {
+    "attr": Source.attribute, "instance_dict": Source.instance_dict, "type": Source.type,
+    "dict_item": Source.dict_item, "list_item": Source.list_item, "tuple_item": Source.tuple_item,
+}
+"""By accessor: the step that names what it leads to."""
 
 
 @final

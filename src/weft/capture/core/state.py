@@ -205,6 +205,13 @@ class GlobalState:
         return (undo + _nest(-deeper) + [(pop_saved_tensors_default_hooks, ())] * len(hooks),
                 redo + _nest(deeper) + [(push, ()) for push in hooks])
 
+    def snapshot(self) -> tuple[object, ...]:
+        """All that is known of the state now, to compare it with that of another moment."""
+        modes = itertools.chain(_MODES, self.settings)
+        return (*(mode.now() for mode in modes), _autocast_nesting(), error_mode(),
+                functorch.get_dynamic_layer_stack_depth(), len(self.inference),
+                len(self.saved_tensor_hooks), len(self._all_hooks), len(self.dual_levels))
+
     def levels_changed(self) -> bool:
         """Whether a functorch transform or a level of forward_ad was entered or left."""
         return bool(self.dual_levels) or functorch.get_dynamic_layer_stack_depth() != self.levels

@@ -55,6 +55,10 @@ class Stops:
         self._watching = True
         self.at = 0
 
+    def allow(self, tx: Interpreter, steps: int) -> bool:
+        """Whether the next `steps` steps may be made without a look at each."""
+        return not (self._watching or tx.step < self._break_at <= tx.step + steps)
+
     def check(self, tx: Interpreter, frame: Frame) -> None:
         """End the graph at the requested step; else look after watched objects and the limits."""
         if tx.step == self._break_at:

@@ -221,6 +221,15 @@ class GuardSet:
         if (first, second) not in self._same:
             self._same.append((first, second))
 
+    def same_pairs(self, since: int = 0) -> list[tuple[Source, Source]]:
+        """The pairs of sources that must give the same object, without the first `since`."""
+        return self._same[since:]
+
+    @property
+    def n_conditions(self) -> int:
+        """How many checks of several values there are."""
+        return len(self._distinct)
+
     def _attach_same(self) -> None:
         """Add each "same object" check to that source of the pair which the guard walk reaches
         later."""
@@ -320,10 +329,15 @@ def _lower(source: Source) -> tuple[Any, ...] | None:
     if source.is_drawn:
         return (("object", None), (), source.collect(), ())
     children = tuple(n for n in map(_lower, source.children()) if n is not None)
-    checks = tuple(sorted(source.checks.values(), key=lambda c: _ORDER.get(c[0], 5)))
+    checks = ordered_checks(source)
     if not children and not checks and source.slot < 0:
         return None
     return (source.accessor, checks, source.slot, children)
+
+
+def ordered_checks(source: Source) -> tuple[tuple[Any, ...], ...]:
+    """The checks on a source, the cheapest first."""
+    return tuple(sorted(source.checks.values(), key=lambda c: _ORDER.get(c[0], 5)))
 
 
 _ORDER = {"is": 0, "is_alive": 0, "type_is": 1, "eq": 2, "tensor": 2, "len": 3, "dict_keys": 3,

@@ -62,6 +62,11 @@ class IdentityGuards:
             if source is not None:
                 self._guards.add(source, "is", part)
 
+    @property
+    def count(self) -> int:
+        """How many objects were recorded as keys."""
+        return sum(map(len, self._keys.values()))
+
     def finish(self) -> None:
         """Guard that the recorded keys are different objects."""
         for sources in self._keys.values():

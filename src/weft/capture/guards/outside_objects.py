@@ -44,6 +44,15 @@ class OutsideObjects:
         self._values.pop(id(obj), None)
         self._kept.append(obj)
 
+    def values(self) -> list[SymbolicValue]:
+        """The values of the objects, in the order in which these were met."""
+        return [value for _, value in self._values.values()]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many objects are known, and how many were forgotten."""
+        return len(self._values), len(self._kept)
+
     def clear(self) -> None:
         """Let the program's objects go."""
         self._values.clear()

@@ -94,6 +94,15 @@ class DictValue(ContainerMethods, ItemMethods, Namespace):
             return None
         return self._read(tx, key)
 
+    def known(self, key: object) -> SymbolicValue | None:
+        """The value under a key that was read or written, if it is still there."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def entries(self) -> list[SymbolicValue]:
+        """The keys and values that are known, one after the other."""
+        return [part for entry in self._entries.values() for part in entry]
+
     def _read(self, tx: Interpreter, key: object) -> SymbolicValue | None:
         assert self.source is not None
         try:

@@ -199,7 +199,7 @@ class FunctionValue(SymbolicValue):
             return generator
         frame.called_here = called_here
         frame.resumable = direct and not asks_for_frames(self.code)
-        return tx.run(frame)
+        return tx.run_inlined(frame, self, args, kwargs)
 
     def frame(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> Frame:
         """A frame with the arguments bound."""

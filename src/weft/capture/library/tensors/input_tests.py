@@ -41,6 +41,7 @@ def outcome(tx: Interpreter, node: Any, *, compares: bool = False) -> bool | Non
     compares: it tells whether tensors are equal, as programs check of their arguments and caches:
     the answer rarely changes, whatever the data.
     """
+    tx.data.n_asked += 1
     if node in tx.data.input_tests:
         return tx.data.input_tests[node].answer
     if not config.data_dependent or not tx.policy.may_test_inputs:

@@ -42,6 +42,7 @@ _MOST_ELEMENTS: Final = 1 << 22
 def known(tx: Interpreter, node: fx.Node) -> Any:
     """The real value of a node's result at this point of the program, or None if it is not
     known."""
+    tx.data.n_asked += 1
     follows = functools.partial(_follows, memo=tx.data.from_inputs)
     if node.graph is not tx.builder.graph or not follows(node):
         return None

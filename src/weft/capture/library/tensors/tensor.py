@@ -440,6 +440,8 @@ def record(
     note_refusal(tx, seen.notes)
     node = tx.builder.call(target, nodes, named_nodes, result, tx.stack())
     node.meta["nn_module_stack"] = tx.module_stack()
+    tx.calls.nodes.append(node)
+    tx.calls.n_effects += same is not None or seen.has_effect
     _note_data(tx, node, result)
     note(node, CapturedFacts(
         seen.notes, has_effect=same is not None or seen.has_effect, by_python=seen.by_python,
@@ -597,6 +599,7 @@ def _wrap_item(tx: Interpreter, node: fx.Node, index: object, item: object) -> S
         return tx.wrap_new(item)
     part = tx.builder.call(operator.getitem, (node, index), {}, item, ())
     part.meta["stack"] = node.meta["stack"]
+    tx.calls.nodes.append(part)
     return wrap_result(tx, part, item)
 
 
