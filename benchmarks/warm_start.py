@@ -95,8 +95,10 @@ class Place:
     def environ(self) -> dict[str, str]:
         """What a process there sees."""
         caches = self.home / "caches"
+        usual = {name: value for name, value in os.environ.items()
+                 if name != "PYTHONDONTWRITEBYTECODE"}  # installed packages have byte code
         return {
-            **os.environ, "HOME": str(self.home), "USER": self.home.name,
+            **usual, "HOME": str(self.home), "USER": self.home.name,
             "LOGNAME": self.home.name, "TMPDIR": str(self.home),
             "PYTHONPATH": os.pathsep.join(str(self.sources / part) for part in ("src", "")),
             "WEFT_STORE_ENTRIES": "1", "WEFT_CACHE_DIR": str(caches / "weft"),
@@ -109,8 +111,7 @@ class Place:
         """Sources and caches copied into a folder, for another user."""
         other = Place(folder / "checkout", folder / "another")
         for part in _SOURCES:
-            shutil.copytree(self.sources / part, other.sources / part, dirs_exist_ok=True,
-                            ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(self.sources / part, other.sources / part, dirs_exist_ok=True)
         shutil.rmtree(other.home, ignore_errors=True)
         shutil.copytree(self.home / "caches", other.home / "caches")
         return other
