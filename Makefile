@@ -15,7 +15,8 @@
 #   make lint     ruff, mypy --strict, import contracts, size budget
 #   make replay   what this commit's sources generate, against AGAINST (HEAD~1): is it the same?
 #   make bench    eager, torch.compile and weft side by side
-#   make figures  docs/benchmarks.md and the README's pictures, from the runs in docs/results
+#   make figures  docs/benchmarks.md and the README's pictures, from the runs in docs/results, and
+#                 what programs of docs/using print
 
 PYTHON ?= python3.11
 VENV   ?= .venv
@@ -83,6 +84,7 @@ bench: build
 
 figures: build
 	PYTHONPATH=src:. $(PY) -m benchmarks.figures
+	PYTHONPATH=src:. $(PY) -m tools.screens
 
 # The C extensions link only libc and libdl: auditwheel finds the oldest glibc that has their symbols.
 wheel: build

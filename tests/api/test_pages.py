@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from tools.screens import SCREEN, with_screens
 
 PAGES = Path(__file__).parents[2] / "docs" / "using"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -47,3 +48,14 @@ def _run(name):
         exec(compile(PROGRAMS[name], name, "exec"), {"__name__": name})
     finally:
         weft.uninstall()
+
+
+def test_pages_show_what_their_programs_print():
+    marker = "<!-- printed, `python -m tools.screens` -->"
+    programs = "```python\nfirst()\n```\n\n```python\nsecond()\n```"
+    page = f"{programs}\n\n{marker}\n```text\nold\n```\nend"
+    assert with_screens(page, lambda program: f"of {program}") == page.replace(
+        "old\n", "of second()\n")
+    for file in PAGES.glob("*.md"):
+        text = file.read_text()
+        assert text.count(marker) == len(SCREEN.findall(text)), file.name
