@@ -96,7 +96,8 @@ def resize_and_fill(model: nn.Module, draw: random.Random) -> None:
     parameter = _parameter(model, draw)
     storage, old = parameter.untyped_storage(), parameter.detach().clone()
     size = storage.nbytes()
-    if size == parameter.nbytes:  # nobody else's memory
+    # Nobody else's memory; of shared memory, PyTorch itself crashes.
+    if size == parameter.nbytes and not storage.is_shared():
         storage.resize_(0)
         storage.resize_(size)
         parameter.data.copy_(old * 1.03)
