@@ -94,7 +94,8 @@ def convolution(
     options = (stride, padding, dilation, transposed, output_padding, groups)
     if x.device.type == "cuda" and bias is not None:
         return _with_bias_added(cx, x, weight, bias, options)
-    if is_depthwise(x, weight, transposed, groups):
+    # (For images one pixel wide or high, ATen's kernels choose the layout by rules of their own.)
+    if is_depthwise(x, weight, transposed, groups) and 1 not in cx.shape[2:]:
         if cx.graph.channels_last and len(cx.shape) == 4:
             cx.layouts[0] = channels_last(cx.shape)
         return depthwise(cx, x, weight, bias, stride, padding, dilation)
