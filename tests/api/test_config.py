@@ -8,11 +8,11 @@ import pytest
 
 import weft
 from weft import errors
-from weft.config import KNOBS, MODES, CompileOptions, Config, check_options, config
+from weft.config import KNOBS, MODES, CompileOptions, check_options, config
 
 
 def test_every_setting_is_documented_and_few():
-    assert len(KNOBS) <= 40
+    assert len(KNOBS) <= 42
     assert all(len(knob.doc) > 10 and knob.group for knob in KNOBS.values())
     assert all(name in config.describe() for name in KNOBS)
 
@@ -61,8 +61,9 @@ def test_cache_key_holds_what_code_depends_on():
     with config.patch(cpp_flags="-O1"):
         changed = config.cache_key()
     assert changed != config.cache_key()
+    own = config.cache_key()
     with config.patch(trace=True):
-        assert config.cache_key() == Config().cache_key() or os.environ.get("WEFT_CPP_FLAGS")
+        assert config.cache_key() == own
 
 
 def _in_subprocess(code, **environ):
