@@ -12,9 +12,10 @@ replacement recorded, with the metadata of what it replaces, and copied into the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import nan
-from typing import Any, Final
+from typing import Any, Final, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.fx import GraphModule, Node
@@ -164,10 +165,10 @@ def _replace(match: Match, pattern: Pattern, lowered: Lowered) -> bool:
 
 def samples(pattern: Pattern, lowered: Lowered) -> list[Template]:
     """What a pattern looks like: recorded on each of its examples."""
-    key = pattern, lowered, Evaluator.current()
-    if key not in _SAMPLES:
-        _SAMPLES[key] = [_sample(pattern, call, lowered) for call in pattern.examples]
-    return _SAMPLES[key]
+    known = _recorded().samples
+    if (pattern, lowered) not in known:
+        known[pattern, lowered] = [_sample(pattern, call, lowered) for call in pattern.examples]
+    return known[pattern, lowered]
 
 
 def _sample(pattern: Pattern, call: Sequence[Any], lowered: Lowered) -> Template:
@@ -208,9 +209,23 @@ def _root(template: Template) -> Node:
     return root
 
 
-_SAMPLES: Final[dict[object, list[Template]]] = {}
-_MEMO: Final[dict[object, Template | None]] = {}
 _MEMO_LIMIT: Final = 1000
+
+
+@final
+@dataclass(slots=True)
+class _Recorded:
+    """What was recorded with one evaluator, which keeps the exemplars in it."""
+
+    samples: dict[object, list[Template]] = field(default_factory=dict)
+    calls: dict[object, Template | None] = field(default_factory=dict)
+
+
+_RECORDED: Final[WeakKeyDictionary[Evaluator, _Recorded]] = WeakKeyDictionary()
+
+
+def _recorded() -> _Recorded:
+    return _RECORDED.setdefault(Evaluator.current(), _Recorded())
 
 
 def _record(
@@ -218,17 +233,18 @@ def _record(
     known_as: object = None,
 ) -> Template | None:
     """A function of a pattern on these numbers and exemplars; None if it does not fit them."""
-    key = (known_as or function, lowered, id(expected), Evaluator.current(),
+    key = (known_as or function, lowered, id(expected),
            tuple((type(v), id(v) if isinstance(v, FakeTensor) else repr(v)) for v in values))
-    if key not in _MEMO:
-        if len(_MEMO) >= _MEMO_LIMIT:
-            _MEMO.clear()
+    known = _recorded().calls
+    if key not in known:
+        if len(known) >= _MEMO_LIMIT:
+            known.clear()
         try:
-            _MEMO[key] = _normal(record(function, values, {}, Evaluator.current(), expected),
+            known[key] = _normal(record(function, values, {}, Evaluator.current(), expected),
                                  lowered)
         except _REFUSALS:
-            _MEMO[key] = None
-    return _MEMO[key]
+            known[key] = None
+    return known[key]
 
 
 def _normal(template: Template, lowered: Lowered) -> Template:

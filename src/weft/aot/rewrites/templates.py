@@ -4,7 +4,7 @@ Place in the pipeline: used by passes that put other operators in the place of s
 (decompositions) and `replace_patterns.py`::
 
     template = record(gelu_by_erf, [x_fake], {}, evaluator)
-    node = copy_in_place_of(old, template, [x])          # a copy of the template before `old`
+    copies = copy_before(old, template, [x])     # its operators before `old`, by their originals
 """
 
 from __future__ import annotations
