@@ -19,7 +19,7 @@ import operator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import LazyGraphModule, OpOverload
+from weft._torch import FakeTensor, LazyGraphModule, OpOverload, tree_flatten
 from weft.aot.operators import Kind, facts
 from weft.errors import VerificationError
 
@@ -67,6 +67,11 @@ def _leaves(value: object) -> list[object]:
     if isinstance(value, (tuple, list)):
         return [leaf for v in value for leaf in _leaves(v)]
     return [value]
+
+
+def result_tensors(node: Node) -> list[FakeTensor]:
+    """The metadata of the tensors that a node gives."""
+    return [v for v in tree_flatten(node.meta.get("val"))[0] if isinstance(v, FakeTensor)]
 
 
 def is_view(node: Node) -> bool:

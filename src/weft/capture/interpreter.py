@@ -29,7 +29,6 @@ from weft.capture.core.frame import Frame
 from weft.capture.core.graph import GraphBuilder
 from weft.capture.core.interpreter_state import (
     AutogradState,
-    CallState,
     ClassState,
     ContinuationCompiler,
     DataState,
@@ -88,7 +87,6 @@ class SymbolicInterpreter:
         self.code = code
         self.root_globals = globals
         self.fakes = fakes
-        self.calls = CallState()
         self.policy = policy
         self.compiler = compiler
         self.called_in_handler = sys.exc_info()[1] is not None
@@ -113,7 +111,7 @@ class SymbolicInterpreter:
         self.outside = OutsideObjects(self.guards)
         self.builder: Any = GraphBuilder()
         """Where calls are recorded: the graph, or the subgraph under construction."""
-        self.repeats = RepeatedCalls(self.builder)
+        self.calls = RepeatedCalls(self.builder)
         self.effects = SideEffects()
         self.shapes = self._shape_context(data_dependent)
         self.early_ends = EarlyEnds()
@@ -205,7 +203,7 @@ class SymbolicInterpreter:
     def run_inlined(self, frame: Frame, function: SymbolicValue, args: Args, kwargs: Kwargs
                     ) -> SymbolicValue:
         """Interpret the frame of a function called with these arguments, or do what that does."""
-        return self.repeats.run(self, frame, function, args, kwargs, _path_of)
+        return self.calls.run(self, frame, function, args, kwargs, _path_of)
 
     def _run_until_raise(self, frame: Frame) -> SymbolicValue:
         program, stops = frame.program.instructions, self.stops
@@ -454,8 +452,7 @@ class SymbolicInterpreter:
         self.autograd = AutogradState()
         self.effects = SideEffects()
         self.guards.stack = tuple
-        self.repeats.forget()
-        self.calls = CallState()
+        self.calls.forget()
         for item in getattr(self.builder, "inputs", ()):
             item.example = None
         if self.root is not None:

@@ -130,7 +130,7 @@ class Reader:
 
     def compile_all(self, data: Data) -> None:
         """The same for all kernels in the data."""
-        self.compile(sorted(_kernel_texts(data)))
+        self.compile(sorted(kernel_texts(data)))
 
     def compile(self, sources: Sequence[str]) -> None:
         """Start loading the kernels' objects, or compiling what the disk does not have."""
@@ -173,12 +173,12 @@ class Reader:
         return kernel_of(self._compiling[text], buffers=buffers, sizes=sizes, name=name)
 
 
-def _kernel_texts(data: Data) -> set[str]:
+def kernel_texts(data: Data) -> set[str]:
     """The texts of all kernels in the data."""
-    if type(data) is not list:
-        return set()
-    own = {data[2]} if len(data) == 6 and data[0] == "kernel" else set()
-    return own.union(*map(_kernel_texts, data))
+    parts = data.values() if type(data) is dict else data if type(data) is list else ()
+    is_kernel = type(data) is list and len(data) == 6 and data[0] == "kernel"
+    own = {data[2]} if is_kernel else set()
+    return own.union(*map(kernel_texts, parts))
 
 
 Rule = Callable[[Reader, Data], Any]

@@ -21,7 +21,8 @@ from typing import Final, TypeAlias
 import torch
 from torch.fx import Node
 
-from weft._torch import FakeTensor, OpOverload, tree_flatten
+from weft._torch import OpOverload
+from weft.aot.graph import result_tensors
 from weft.shapes.symnode import hint
 
 Saved: TypeAlias = set[Node]
@@ -64,13 +65,13 @@ def _with_items(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _cost_per_byte(node: Node) -> float:
-    return _work(node) / max(sum(numel(t) for t in _tensors(node)), 1)
+    return _work(node) / max(sum(numel(t) for t in result_tensors(node)), 1)
 
 
 def _work(node: Node) -> float:
     """A rough count of the elements that an operator computes with."""
-    read = [numel(t) for a in node.all_input_nodes for t in _tensors(a)]
-    written = [numel(t) for t in _tensors(node)]
+    read = [numel(t) for a in node.all_input_nodes for t in result_tensors(a)]
+    written = [numel(t) for t in result_tensors(node)]
     if _is_product(node) and len(read) > 1:
         largest = sorted(read)[-2:]
         return math.sqrt(float(largest[0]) * largest[1] * max(written, default=1))
@@ -80,11 +81,6 @@ def _work(node: Node) -> float:
 def _is_product(node: Node) -> bool:
     target = node.target
     return isinstance(target, OpOverload) and target._schema.name.split("::")[1] in _PRODUCTS
-
-
-def _tensors(node: Node) -> list[FakeTensor]:
-    values = tree_flatten(node.meta["val"])[0]
-    return [v for v in values if isinstance(v, FakeTensor)]
 
 
 def numel(tensor: torch.Tensor) -> int:

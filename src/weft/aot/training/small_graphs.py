@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import OpOverload, tree_flatten
-from weft.aot.graph import is_view
+from weft._torch import OpOverload
+from weft.aot.graph import is_view, result_tensors
 from weft.aot.operators import Kind, facts
 from weft.aot.rewrites.decompositions import find
 from weft.aot.rewrites.expand import Lowered
@@ -99,7 +98,7 @@ def _has_effects(traced: Traced) -> bool:
 def _calls_libraries(graph: Graph, lowered: Lowered) -> bool:
     """Whether nothing becomes a kernel, on CPUs."""
     return all(_is_library_call(n, lowered) for n in graph.nodes if _computes(n)) and all(
-        t.device.type == "cpu" for n in graph.nodes for t in _tensors(n))
+        t.device.type == "cpu" for n in graph.nodes for t in result_tensors(n))
 
 
 def _is_library_call(node: Node, lowered: Lowered) -> bool:
@@ -111,7 +110,7 @@ def _is_library_call(node: Node, lowered: Lowered) -> bool:
 def _is_small(graph: Graph, n_calls: int) -> bool:
     """Whether the joint graph has few operators, on few elements each, on CPUs."""
     forward = [n for n in graph.nodes if _computes(n) and aten_facts(n).phase == "forward"]
-    sizes = [_elements(t) for n in graph.nodes for t in _tensors(n)]
+    sizes = [_elements(t) for n in graph.nodes for t in result_tensors(n)]
     most = MOST_IN_ONE if n_calls == 1 else MOST_CALLS
     return len(forward) <= most and max(sizes) * len(forward) <= MOST_WORK
 
@@ -121,11 +120,6 @@ def _computes(node: Node) -> bool:
     if not isinstance(node.target, OpOverload) or node.target in _NO_WORK:
         return False
     return not is_view(node) and facts(node.target).kind is not Kind.VIEW
-
-
-def _tensors(node: Node) -> Iterator[torch.Tensor]:
-    leaves: list[Any] = tree_flatten(node.meta.get("val"))[0]
-    return (t for t in leaves if isinstance(t, torch.Tensor))
 
 
 def _elements(tensor: torch.Tensor) -> float:

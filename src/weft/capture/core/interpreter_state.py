@@ -83,7 +83,6 @@ class DataState:
     """How often it was asked what a tensor holds."""
 
 
-@final
 @dataclass(slots=True)
 class CallState:
     """The operators in the graph that can be run again on other tensors (`capture/repeats/`)."""

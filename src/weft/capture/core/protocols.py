@@ -82,7 +82,6 @@ class Interpreter(Protocol):
 
     # What is known so far, by subject.
     fakes: FakeContext
-    calls: CallState
     policy: DynamicPolicy
     shapes: ShapeContext
     state: GlobalState
@@ -98,6 +97,10 @@ class Interpreter(Protocol):
 
     def run(self, frame: Frame) -> SymbolicValue:
         """Interpret a frame until it returns, or until its generator yields."""
+
+    @property
+    def calls(self) -> CallState:
+        """The operators in the graph that can be run again on other tensors."""
 
     def run_inlined(self, frame: Frame, function: SymbolicValue, args: Args, kwargs: Kwargs
                     ) -> SymbolicValue:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.core.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.core.frame import Frame
+from weft.capture.core.interpreter_state import CallState
 from weft.capture.core.source import Source
 from weft.capture.repeats.moments import moment
 from weft.capture.repeats.recordings import (
@@ -36,10 +37,11 @@ _PATIENCE: Final = 6
 
 
 @final
-class RepeatedCalls:
-    """The calls of one interpretation that later ones may repeat."""
+class RepeatedCalls(CallState):
+    """The calls of one interpretation that later ones may repeat, and the operators in them."""
 
     def __init__(self, builder: Any) -> None:
+        super().__init__()
         self._builder = builder
         """The graph itself: calls in subgraphs are interpreted."""
         self._recordings: dict[SymbolicValue, list[Recording]] = {}
@@ -89,5 +91,6 @@ class RepeatedCalls:
 
     def forget(self) -> None:
         """Let the program's objects go."""
+        self.nodes, self.n_effects = [], 0
         self._recordings.clear()
         self._misses.clear()

@@ -58,8 +58,8 @@ class Moment:
         if self.notes != begin.notes or not self.finds_what_was_found_at(begin):
             return False
         calls = self.calls - begin.calls
-        made = tuple(now - before for now, before in zip(self.made, begin.made, strict=True))
-        return made == (calls, calls) and (
+        new = tuple(now - before for now, before in zip(self.made, begin.made, strict=True))
+        return new == (calls, calls) and (
             self.nodes - begin.nodes == calls + self.inputs - begin.inputs)
 
 

@@ -281,8 +281,8 @@ def match(tx: Interpreter, recording: Recording, args: Args, kwargs: Kwargs) -> 
     objects = pattern.tree.check([pair.new_object for pair in pairs.roots], (), {})
     if objects is None:
         return None
-    found = Match(recording, pattern, pairs, objects)
-    return found if _corresponds(tx, found) and not _was_changed(tx, found) else None
+    repeated = Match(recording, pattern, pairs, objects)
+    return repeated if _corresponds(tx, repeated) and not _was_changed(tx, repeated) else None
 
 
 def _corresponds(tx: Interpreter, match: Match) -> bool:

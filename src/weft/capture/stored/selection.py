@@ -7,15 +7,15 @@ Place in the pipeline: for `weft cache save FILE KEY`::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from weft.errors import CompilerNotFound
 from weft.runtime import disk_cache
 from weft.runtime.cpp_build import toolchain
 from weft.runtime.disk_cache import DiskCache
-from weft.store.identity import Data
 from weft.store.packing import unpacked
+from weft.store.reader import kernel_texts
 
 
 def entry_files(keys: Sequence[str] = ("",)) -> list[Path]:
@@ -34,7 +34,7 @@ def files_of(keys: Sequence[str]) -> list[Path]:
     texts: set[str] = set()
     for file in entries:
         content = DiskCache(file.parent.parent.name).appeared(file.name)
-        texts.update(_kernel_texts(unpacked(content)) if content is not None else ())
+        texts.update(kernel_texts(unpacked(content)) if content is not None else ())
     kernels = DiskCache("cpp")
     return [*entries, *(kernels.path(key) for key in _kernel_keys(sorted(texts)))]
 
@@ -44,12 +44,3 @@ def _kernel_keys(texts: Sequence[str]) -> list[str]:
         return [toolchain().key(text) for text in texts]
     except CompilerNotFound:
         return []
-
-
-def _kernel_texts(data: Data) -> Iterator[str]:
-    """The texts of all kernels in the data."""
-    parts = data.values() if type(data) is dict else data if type(data) is list else ()
-    if type(data) is list and len(data) == 6 and data[0] == "kernel":
-        yield data[2]
-    for part in parts:
-        yield from _kernel_texts(part)

@@ -215,8 +215,9 @@ def _by_tables(
     if weight is not None:
         factor = cx.pointwise(lambda r, w: r * w, factor, weight, dtype=wide, shape=var.shape)
     factor.realize()
-    term = cx.pointwise(lambda m, f: -(m * f), mean, factor, dtype=wide, shape=var.shape)
-    if bias is not None:
+    if bias is None:
+        term = cx.pointwise(lambda m, f: -(m * f), mean, factor, dtype=wide, shape=var.shape)
+    else:
         term = cx.pointwise(lambda m, f, b: b - m * f, mean, factor, bias,
                             dtype=wide, shape=var.shape)
     term.realize()
