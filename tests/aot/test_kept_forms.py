@@ -42,9 +42,9 @@ def _agree(layer: nn.Module, compiled: Callable[..., torch.Tensor], x: torch.Ten
 
 
 def _kept(layer: nn.Module, compiled: Callable[..., torch.Tensor], x: torch.Tensor) -> bool:
-    before = kept_forms.bytes_kept()
+    before = weft.stats()["kept_form_bytes"]
     _agree(layer, compiled, x)
-    return kept_forms.bytes_kept() > before
+    return weft.stats()["kept_form_bytes"] > before
 
 
 def test_weight_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:

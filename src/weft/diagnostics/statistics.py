@@ -25,9 +25,13 @@ COUNTERS: Final[dict[str, str]] = {
 }
 """Counters that are always in the result; others appear once counted."""
 
+HELD: Final[dict[str, int]] = {"kept_form_bytes": 0}
+"""What the process holds now, whatever `reset` forgets: bytes of the forms of parameters that are
+kept between calls (`runtime/kept_forms.py`)."""
+
 
 def snapshot(*, cache_entries: int) -> dict[str, Any]:
-    """All counters, `cache_entries` (compiled variants alive), and seconds by stage.
+    """All counters, `cache_entries` (compiled variants alive), `HELD`, and seconds by stage.
 
     `compile_seconds` are wall seconds without inner stages, so they add up to ``"total"``.
     """
@@ -36,5 +40,6 @@ def snapshot(*, cache_entries: int) -> dict[str, Any]:
         **dict.fromkeys(COUNTERS, 0),
         **events.counters(),
         "cache_entries": cache_entries,
+        **HELD,
         "compile_seconds": {**seconds, "total": sum(seconds.values())},
     }

@@ -27,6 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from weft._watched import Watch
 from weft.config import config
+from weft.diagnostics.statistics import HELD
 from weft.graph_call import Packing
 from weft.runtime.watched_storages import can_be_watched, watched
 
@@ -67,23 +68,13 @@ class _Forms:
     def keep(self, kept: _Kept | None) -> None:
         """Take these instead of those before."""
         before, self.kept = self.kept, kept
-        _memory.used += (0 if kept is None else kept.bytes) - (
+        HELD["kept_form_bytes"] += (0 if kept is None else kept.bytes) - (
             0 if before is None else before.bytes)
 
 
-@final
-class _Memory:
-    """Bytes of all forms of the process."""
-
-    used = 0
-
-
-_memory: Final = _Memory()
-
-
 def bytes_kept() -> int:
-    """What all kept forms occupy."""
-    return _memory.used
+    """What all kept forms of the process occupy."""
+    return HELD["kept_form_bytes"]
 
 
 @final
@@ -194,7 +185,7 @@ class KeptForms:
         """The memory that is left when the forms of the needed inputs are made."""
         if self.is_frozen:
             return 0
-        return self.limit - _memory.used - sum(_bytes(inputs[i]) for i in needed)
+        return self.limit - bytes_kept() - sum(_bytes(inputs[i]) for i in needed)
 
     def _fitting(
         self, inputs: Sequence[torch.Tensor], packed: Sequence[int], needed: Sequence[int]
