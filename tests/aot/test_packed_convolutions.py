@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import weft
 from weft.runtime.kept_forms import bytes_kept
-from weft.runtime.packing import onednn_convolution
+from weft.runtime.onednn import onednn_convolution
 from weft.runtime.watched_storages import can_watch
 
 pytestmark = pytest.mark.skipif(

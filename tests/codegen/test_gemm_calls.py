@@ -10,7 +10,8 @@ from weft.backends.inductor import compile_fx
 from weft.codegen.lowering import onednn
 from weft.config import config
 from weft.diagnostics import events
-from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
+from weft.runtime.gemm_speed import onednn_is_faster
+from weft.runtime.onednn import onednn_linear
 
 needs_onednn = pytest.mark.skipif(onednn_linear() is None, reason="torch without oneDNN")
 

@@ -19,7 +19,7 @@ import torch
 
 from weft.runtime.cpp_build import machine_features
 from weft.runtime.disk_cache import DiskCache
-from weft.runtime.packing import LinearPacking
+from weft.runtime.onednn import LinearPacking, onednn_linear
 
 SHAPE: Final = (256, 512, 512)
 """Rows, inner size and columns of the trial that stands for all: about a millisecond."""
@@ -28,18 +28,6 @@ PACKED_MARGIN: Final = 1.1
 TRIALS: Final = 5
 MARGIN: Final = 1.2
 """oneDNN must be this much faster: its calls cost a little more."""
-
-
-def onednn_linear() -> Callable[..., torch.Tensor] | None:
-    """oneDNN's x @ w.T + b on plain tensors, or None if this torch does not have it."""
-    mkldnn = torch.backends.mkldnn
-    if not (mkldnn.enabled and mkldnn.is_available()):
-        return None
-    namespace = torch.ops.mkldnn
-    if not hasattr(namespace, "_linear_pointwise"):
-        return None
-    linear: Callable[..., torch.Tensor] = namespace._linear_pointwise.default
-    return linear
 
 
 def linear_or_empty(

@@ -16,7 +16,7 @@ from weft.codegen.calls.call_sequence import CallSequence
 from weft.codegen.lowering.convolution import may_be_packed
 from weft.codegen.lowering.registry import in_channels_last
 from weft.codegen.values import ExternCall, Value
-from weft.runtime.packing import ConvolutionPacking, onednn_convolution
+from weft.runtime.onednn import ConvolutionPacking, onednn_convolution
 from weft.shapes.algebra.views import Shape
 
 

@@ -18,8 +18,8 @@ from weft.codegen.calls.call_sequence import CallSequence, is_whole
 from weft.codegen.lowering.onednn import is_for_onednn, operands_of, products
 from weft.codegen.values import ExternCall, Strided
 from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm, depth_in_two, is_worth_pieces
-from weft.runtime.gemm_speed import linear_or_empty, onednn_linear
-from weft.runtime.packing import LinearPacking
+from weft.runtime.gemm_speed import linear_or_empty
+from weft.runtime.onednn import LinearPacking, onednn_linear
 
 aten = torch.ops.aten
 

@@ -31,9 +31,8 @@ from weft.codegen.lowering.registry import (
     lowering,
 )
 from weft.codegen.values import ExternCall, Strided, Value
-from weft.runtime.gemm_speed import onednn_linear
 from weft.runtime.image_speed import MIN_PRODUCTS, is_mostly_weight
-from weft.runtime.packing import onednn_convolution
+from weft.runtime.onednn import onednn_convolution, onednn_linear
 from weft.shapes.algebra.layout import channels_last, row_major
 from weft.shapes.algebra.views import Shape
 from weft.shapes.symnode import hint

@@ -1,4 +1,4 @@
-"""How oneDNN wants a weight: in blocks that fit the call's sizes and the processor's registers.
+"""oneDNN's operators, and how they want a weight: in blocks that fit the call and the processor.
 
 Place in the pipeline: calls that generated code makes (`codegen/calls/`) say which packing will do;
 `kept_forms.py` packs a parameter once and passes the result in its place::
@@ -49,10 +49,19 @@ class ConvolutionPacking:
 def onednn_convolution() -> Callable[..., torch.Tensor] | None:
     """oneDNN's convolution on plain images and plain or packed weights, or None if this torch does
     not have it."""
+    return _operator("_convolution_pointwise")
+
+
+def onednn_linear() -> Callable[..., torch.Tensor] | None:
+    """oneDNN's x @ w.T + b on plain x and plain or packed w, or None if this torch does not have
+    it."""
+    return _operator("_linear_pointwise")
+
+
+def _operator(name: str) -> Callable[..., torch.Tensor] | None:
     mkldnn = torch.backends.mkldnn
     if not (mkldnn.enabled and mkldnn.is_available()):
         return None
-    if not hasattr(torch.ops.mkldnn, "_convolution_pointwise"):
-        return None
-    convolution: Callable[..., torch.Tensor] = torch.ops.mkldnn._convolution_pointwise.default
-    return convolution
+    packet = getattr(torch.ops.mkldnn, name, None)
+    operator: Callable[..., torch.Tensor] | None = None if packet is None else packet.default
+    return operator
